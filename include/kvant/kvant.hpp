@@ -1,0 +1,15 @@
+#pragma once
+
+/// Everything of kvant that needs nothing but the standard library. JSON, safetensors and saved files: <kvant/io/...>.
+#include <kvant/attention/merge.hpp>
+#include <kvant/attention/options.hpp>
+#include <kvant/attention/reference.hpp>
+#include <kvant/cache/page_codec.hpp>
+#include <kvant/cache/views.hpp>
+#include <kvant/config.hpp>
+#include <kvant/format/policies.hpp>
+#include <kvant/half.hpp>
+#include <kvant/layout/page_layout.hpp>
+#include <kvant/plan/layer.hpp>
+#include <kvant/status.hpp>
+#include <kvant/version.hpp>
