@@ -183,10 +183,13 @@ class side_codec {
     std::fill(mean_.begin(), mean_.end(), 0.f);
     for (int b = 0; b < tokens_ / lanes; ++b)
       for (int c = 0; c < dim_; ++c) {
-        float sum[lanes];
-        std::memcpy(sum, block(x_, b) + at(c, 0), sizeof sum);
-        for (int t = 0; t < 8; ++t) sum[t] += sum[t + 8];
-        for (int t = 0; t < 4; ++t) sum[t] += sum[t + 4];
+        float sum[4];
+        float const* const x = block(x_, b) + at(c, 0);
+        simd::vec<float, 8> low, high;
+        low.load(x), high.load(x + 8), low.set_sum(low, high);
+        float eight[8];
+        low.store(eight);
+        for (int t = 0; t < 4; ++t) sum[t] = eight[t] + eight[t + 4];
         mean_[index(c)] += (sum[0] + sum[2]) + (sum[1] + sum[3]);
       }
     for (float& mean : mean_) {
@@ -215,7 +218,8 @@ class side_codec {
     for (int c = 0; c < dim_; ++c) {
       float const q = static_cast<float>(scale) > 0.f ? rotated_mean_[index(c)] / static_cast<float>(scale) : 0.f;
       float const limited = std::min(127.f, std::max(-127.f, q));
-      unit[layout.mean_byte(c)] = static_cast<std::byte>(static_cast<std::int8_t>(std::nearbyint(limited)));
+      float const rounded = (limited + 12582912.f) - 12582912.f;  // half to even
+      unit[layout.mean_byte(c)] = static_cast<std::byte>(static_cast<std::int8_t>(rounded));
     }
     std::memcpy(unit + layout.mean_scale_byte(), &scale, 2);
     read_mean(layout, unit);
