@@ -12,7 +12,7 @@
 namespace kvant::inline v0 {
 
 /// Whole pages of one pair of formats encoded and decoded on the host: what defines the codes. prepare() allocates all
-/// scratch; one object serves one thread at a time.
+/// scratch (but decoding to double allocates its own); one object serves one thread at a time.
 template <kv_format Key, kv_format Value>
 class page_codec {
   static_assert(!Value::is_centered && !Value::is_balanced, "page_codec: values are never centered or balanced");

@@ -82,26 +82,33 @@ class side_codec {
 
   template <class Real>
   void decode(layout_type const& layout, std::byte const* unit, half const* factors, Real* rows) {
-    std::vector<Real> coordinates(static_cast<std::size_t>(dim_) * lanes), channels(coordinates.size());
+    std::vector<Real> scratch;
+    Real *coordinates, *channels;
+    if constexpr (std::is_same_v<Real, float>) {
+      coordinates = block(x_, 0), channels = block(y_, 0);
+    } else {
+      scratch.resize(static_cast<std::size_t>(dim_) * lanes * 2);
+      coordinates = scratch.data(), channels = coordinates + std::int64_t{dim_} * lanes;
+    }
     if constexpr (format_type::is_centered) read_mean(layout, unit);
     if constexpr (!codec::exact)
       for (int tile = 0; tile < layout.tiles(); ++tile)
         packer_.unpack(unit + layout.template codes_offset<S>(tile), tile, codes_.data());
     for (int b = 0; b < tokens_ / lanes; ++b) {
       if constexpr (codec::exact)
-        load_exact(layout, unit, b, coordinates.data());
+        load_exact(layout, unit, b, coordinates);
       else if constexpr (grouping::along_tokens)
-        dequantize_channels(layout, unit, b, coordinates.data());
+        dequantize_channels(layout, unit, b, coordinates);
       else
-        dequantize_tokens(layout, unit, b, coordinates.data());
+        dequantize_tokens(layout, unit, b, coordinates);
       if constexpr (format_type::is_centered)
         for (int c = 0; c < dim_; ++c)
           for (int t = 0; t < lanes; ++t) coordinates[at(c, t)] += static_cast<Real>(stored_mean_[index(c)]);
-      rotation::template inverse<lanes>(coordinates.data(), channels.data(), dim_);
+      rotation::template inverse<lanes>(coordinates, channels, dim_);
       for (int t = 0; t < lanes; ++t)
         for (int c = 0; c < dim_; ++c) {
           Real x = channels[at(c, t)];
-          if constexpr (format_type::is_balanced) x *= static_cast<Real>(static_cast<float>(factors[c]));
+          if constexpr (format_type::is_balanced) x *= static_cast<Real>(effective_factor(factors[c]));
           rows[std::int64_t{b * lanes + t} * dim_ + c] = x;
         }
     }
@@ -170,8 +177,7 @@ class side_codec {
 
   void load_factors(half const* factors) {
     for (int c = 0; c < dim_; ++c) {
-      float const f = static_cast<float>(factors[c]);
-      inverse_factors_[index(c)] = f > 0.f && f - f == 0.f ? 1.f / f : 1.f;
+      inverse_factors_[index(c)] = 1.f / effective_factor(factors[c]);
     }
   }
 

@@ -7,6 +7,7 @@
 #include <kvant/format/grouping.hpp>
 #include <kvant/format/rotation.hpp>
 #include <kvant/format/scale.hpp>
+#include <kvant/half.hpp>
 
 namespace kvant::inline v0 {
 
@@ -74,6 +75,12 @@ struct balanced : F {
   using pairs = Pairs;
   static constexpr bool is_balanced = true;
 };
+
+/// The balance factor that a stored half stands for: 1 where it is not finite or not positive.
+[[nodiscard]] KVANT_HD constexpr float effective_factor(half stored) {
+  float const f = static_cast<float>(stored);
+  return f > 0.f && f - f == 0.f ? f : 1.f;
+}
 
 template <class F>
 concept kv_format = std::is_empty_v<F> && requires {
