@@ -18,6 +18,14 @@
 
 namespace kvant::inline v0::detail {
 
+/// std::bit_cast and std::is_constant_evaluated, which device code cannot call.
+template <class To, class From>
+[[nodiscard]] KVANT_HD constexpr To bit_cast(From const& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  return __builtin_bit_cast(To, from);
+}
+[[nodiscard]] KVANT_HD constexpr bool is_constant_evaluated() { return __builtin_is_constant_evaluated(); }
+
 /// What lies behind `memory` is written before this point and read again after it. The host encoder sets it between a
 /// loop that multiplies and a loop that adds, so that no compiler contracts the two into one fused operation: the bytes
 /// of a page must not depend on -march or -ffp-contract. Costs nothing inside the loops.

@@ -12,7 +12,7 @@
 namespace kvant::inline v0 {
 
 /// Whole pages of one pair of formats encoded and decoded on the host: what defines the codes. prepare() allocates all
-/// scratch (but decoding to double allocates its own); one object serves one thread at a time.
+/// scratch but that of decoding to double and of make_factors(); one object serves one thread at a time.
 template <kv_format Key, kv_format Value>
 class page_codec {
   static_assert(!Value::is_centered && !Value::is_balanced, "page_codec: values are never centered or balanced");
@@ -42,7 +42,7 @@ class page_codec {
   }
 
   /// The values that a unit stands for, in the channel basis: Real is float or double. Masked tokens decode to whatever
-  /// zero bits mean; they are not part of the page.
+  /// zero bits mean; they are not part of the page. prepare() comes first.
   template <class Real>
   void decode_unit(std::byte const* unit, half const* factors, Real* key_rows,
                    Real* value_rows) {  // [page_tokens, dim]
@@ -80,12 +80,22 @@ class page_codec {
   status check_call(pages_view pages, std::int64_t page, half const* factors) const {
     if (layout_.tile_tokens == 0) return status::error("page codec: expected prepare() before use");
     if (pages.base == nullptr) return status::error("pages: expected memory, got a null pointer");
+    if (pages.count < 1) return status::error("pages: expected at least one, got " + std::to_string(pages.count));
     if (page < 0 || page >= pages.count)
       return status::error("page id: expected 0 to " + std::to_string(pages.count - 1) + ", got " +
                            std::to_string(page));
-    if (pages.head_stride < layout_.unit_bytes())
-      return status::error("head stride: expected at least " + std::to_string(layout_.unit_bytes()) +
-                           " bytes (a unit), got " + std::to_string(pages.head_stride));
+    std::int64_t const unit = layout_.unit_bytes(), heads = layout_.shape.kv_heads;
+    if (pages.head_stride < unit)
+      return status::error("head stride: expected at least " + std::to_string(unit) + " bytes (a unit), got " +
+                           std::to_string(pages.head_stride));
+    // Pages one after the other, or the pages of a head together: units must not overlap either way.
+    std::int64_t const page_span = (heads - 1) * pages.head_stride + unit;
+    bool const heads_outermost =
+        pages.page_stride >= unit && pages.head_stride >= (pages.count - 1) * pages.page_stride + unit;
+    if (pages.count > 1 && pages.page_stride < page_span && !heads_outermost)
+      return status::error("page stride: expected at least " + std::to_string(page_span) + " bytes (" +
+                           std::to_string(heads) + " units " + std::to_string(pages.head_stride) + " apart), got " +
+                           std::to_string(pages.page_stride));
     if (Key::is_balanced && factors == nullptr)
       return status::error(
           "balance factors: expected [kv_heads, key_dim] halves for balanced keys, got a null pointer");

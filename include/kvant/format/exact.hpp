@@ -1,6 +1,5 @@
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <type_traits>
 
@@ -23,8 +22,8 @@ struct exact_codec {
   static constexpr int bits = 8 * static_cast<int>(sizeof(T)), scalars = 0;
   static constexpr bool exact = true;
 
-  [[nodiscard]] KVANT_HD static constexpr code encode(float x) { return std::bit_cast<code>(static_cast<T>(x)); }
-  [[nodiscard]] KVANT_HD static constexpr float decode(code c) { return static_cast<float>(std::bit_cast<T>(c)); }
+  [[nodiscard]] KVANT_HD static constexpr code encode(float x) { return detail::bit_cast<code>(static_cast<T>(x)); }
+  [[nodiscard]] KVANT_HD static constexpr float decode(code c) { return static_cast<float>(detail::bit_cast<T>(c)); }
 };
 
 }  // namespace kvant::inline v0

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -63,7 +62,8 @@ inline constexpr sign_rows<M> hadamard_rows{};
 /// True where entry (row, column) of H_dim is -1; row and column are slots. hadamard_factor(dim) is not 0.
 [[nodiscard]] KVANT_HD constexpr bool hadamard_negative(int dim, int row, int column) {
   int const m = hadamard_factor(dim), n = dim / m;
-  bool const low = std::popcount(static_cast<unsigned>(row % n & column % n)) % 2 != 0;
+  bool low = false;
+  for (int bits = row % n & column % n; bits != 0; bits &= bits - 1) low = !low;
   return m == 1 ? low : low != detail::hadamard_factor_negative(m, row / n, column / n);
 }
 

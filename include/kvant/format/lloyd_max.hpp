@@ -1,6 +1,5 @@
 #pragma once
 
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <utility>
@@ -45,12 +44,12 @@ struct lloyd_max {
   };
 
   [[nodiscard]] static grid make_grid(stats s, int n) {
-    return {s.xx > 0 ? static_cast<float>(1 / std::sqrt(s.xx / n)) : 0.f};
+    return {s.xx > 0 ? static_cast<float>(std::fmin(3e38, 1 / std::sqrt(s.xx / n))) : 0.f};
   }
   [[nodiscard]] KVANT_HD static constexpr coded encode_level(float x, grid g) {
     // No branches: compilers make vectors of it.
     float const z = x * g.inverse_rms;
-    float const magnitude = std::bit_cast<float>(std::bit_cast<std::uint32_t>(z) & 0x7fffffffu);
+    float const magnitude = detail::bit_cast<float>(detail::bit_cast<std::uint32_t>(z) & 0x7fffffffu);
     std::int32_t index = 0, level = table::magnitude(0);
     [&]<int... I>(std::integer_sequence<int, I...>) {
       ((index += static_cast<std::int32_t>(magnitude > table::boundary(I)),

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <string>
 
 #include <kvant/config.hpp>
 #include <kvant/format/hadamard.hpp>
@@ -29,6 +30,8 @@ inline void scaled_row(Real const* KVANT_RESTRICT from, Real* KVANT_RESTRICT to,
 struct no_rotation {
   static constexpr bool rotates = false;
   [[nodiscard]] KVANT_HD static constexpr bool supports(int dim) { return dim > 0 && dim % 16 == 0; }
+  /// What supports() expects beside a multiple of 16, for messages.
+  [[nodiscard]] static std::string also_expected() { return {}; }
 
   /// Lanes vectors side by side, `from` by channel, `to` by coordinate. Not in place.
   template <int Lanes = 1, class Real>
@@ -51,6 +54,9 @@ struct randomized_hadamard {
   static constexpr bool rotates = true;
   static constexpr std::uint64_t seed = Seed;
   [[nodiscard]] KVANT_HD static constexpr bool supports(int dim) { return dim % 16 == 0 && hadamard_factor(dim) != 0; }
+  [[nodiscard]] static std::string also_expected() {
+    return " that is 1, 12, 20, 28 or 36 times a power of two (the format rotates)";
+  }
 
   /// Lanes vectors side by side, `from` by channel, `to` by slot. Not in place. Every result is one rounded product of
   /// sums taken in an order that depends on dim alone: the same bits under every compiler option.
@@ -85,6 +91,9 @@ struct first_channels {
   static constexpr bool rotates = Rotation::rotates;
   [[nodiscard]] KVANT_HD static constexpr bool supports(int dim) {
     return dim % 16 == 0 && dim >= Channels && Rotation::supports(Channels);
+  }
+  [[nodiscard]] static std::string also_expected() {
+    return " that is at least " + std::to_string(Channels) + " (the channels that are rotated)";
   }
   template <int Lanes = 1, class Real>
   static void forward(Real const* from, Real* to, int dim) {  // [dim, Lanes]

@@ -89,6 +89,7 @@ struct page_layout {
 
   /// The least number of tokens of a page that both formats allow.
   static constexpr int least_page_tokens = key::group_tokens > 64 || value::group_tokens > 64 ? 128 : 64;
+  static constexpr int most_page_tokens = 1024;
 
   KVANT_HD static constexpr page_shape with_defaults(page_shape s) {
     if (s.page_tokens == 0) s.page_tokens = least_page_tokens;
@@ -98,8 +99,8 @@ struct page_layout {
   KVANT_HD static constexpr bool serves(page_shape s) {
     s = with_defaults(s);
     return s.kv_heads >= 1 && rotation_of<Key>::supports(s.key_dim) && rotation_of<Value>::supports(s.value_dim) &&
-           s.key_dim <= 1024 && s.value_dim <= 1024 && s.page_tokens >= least_page_tokens && s.page_tokens % 64 == 0 &&
-           s.page_tokens % tile_tokens_for(s) == 0;
+           s.key_dim <= 1024 && s.value_dim <= 1024 && s.page_tokens >= least_page_tokens &&
+           s.page_tokens <= most_page_tokens && s.page_tokens % 64 == 0 && s.page_tokens % tile_tokens_for(s) == 0;
   }
   [[nodiscard]] static status check(page_shape s);
 
@@ -180,13 +181,14 @@ status page_layout<Key, Value>::check(page_shape s) {
   s = with_defaults(s);
   if (s.kv_heads < 1) return status::error("kv_heads: expected at least 1, got " + n(s.kv_heads));
   constexpr char const* sizes = "expected a multiple of 16 up to 1024";
-  constexpr char const* rotated = " that is 1, 12, 20, 28 or 36 times a power of two (the format rotates)";
   if (!rotation_of<Key>::supports(s.key_dim) || s.key_dim > 1024)
-    return status::error(std::string("key_dim: ") + sizes + (rotation_of<Key>::rotates ? rotated : "") + ", got " +
+    return status::error(std::string("key_dim: ") + sizes + rotation_of<Key>::also_expected() + ", got " +
                          n(s.key_dim));
   if (!rotation_of<Value>::supports(s.value_dim) || s.value_dim > 1024)
-    return status::error(std::string("value_dim: ") + sizes + (rotation_of<Value>::rotates ? rotated : "") + ", got " +
+    return status::error(std::string("value_dim: ") + sizes + rotation_of<Value>::also_expected() + ", got " +
                          n(s.value_dim));
+  if (s.page_tokens > most_page_tokens)
+    return status::error("page_tokens: expected at most " + n(most_page_tokens) + ", got " + n(s.page_tokens));
   if (s.page_tokens < least_page_tokens || s.page_tokens % 64 != 0 || s.page_tokens % tile_tokens_for(s) != 0)
     return status::error("page_tokens: expected a multiple of " + n(least_page_tokens) + " (token groups of " +
                          n(key::group_tokens > value::group_tokens ? key::group_tokens : value::group_tokens) +

@@ -1,0 +1,10 @@
+// expect: Bits must be 2, 3, 4 or 8
+#include <kvant/format/policies.hpp>
+#include <kvant/layout/page_layout.hpp>
+
+#if defined(KVANT_CONTROL)
+using values = kvant::kivi_value<4, 32>;
+#else
+using values = kvant::kivi_value<5, 32>;
+#endif
+static_assert(kvant::page_bytes<kvant::turboquant<2>, values>({.kv_heads = 2, .key_dim = 96, .value_dim = 96}) > 0);
