@@ -1,0 +1,50 @@
+# What the tests, benches and examples need. A missing one is an error that names its package.
+
+function(kvant_missing what package)
+  message(FATAL_ERROR "kvant: ${what} was not found. On Debian and Ubuntu: apt-get install ${package}. "
+    "Elsewhere set CMAKE_PREFIX_PATH, or -DKVANT_FETCH_DEPENDENCIES=ON to download it.")
+endfunction()
+
+# Downloads repository at tag, as part of this build. Its own tests, docs and install rules stay off.
+macro(kvant_fetch name repository tag)
+  include(FetchContent)
+  message(STATUS "kvant: downloading ${name} ${tag}")
+  FetchContent_Declare(${name} GIT_REPOSITORY "${repository}" GIT_TAG "${tag}" GIT_SHALLOW ON)
+  FetchContent_MakeAvailable(${name})
+endmacro()
+
+macro(kvant_need_json)
+  find_package(nlohmann_json QUIET)
+  if(NOT TARGET nlohmann_json::nlohmann_json)
+    if(NOT KVANT_FETCH_DEPENDENCIES)
+      kvant_missing("nlohmann/json (nlohmann_json)" nlohmann-json3-dev)
+    endif()
+    kvant_fetch(nlohmann_json https://github.com/nlohmann/json.git v3.11.3)
+  endif()
+endmacro()
+
+macro(kvant_need_benchmark)
+  find_package(benchmark QUIET)
+  if(NOT TARGET benchmark::benchmark)
+    if(NOT KVANT_FETCH_DEPENDENCIES)
+      kvant_missing("Google Benchmark (benchmark)" libbenchmark-dev)
+    endif()
+    set(BENCHMARK_ENABLE_TESTING OFF CACHE BOOL "")
+    set(BENCHMARK_ENABLE_INSTALL OFF CACHE BOOL "")
+    kvant_fetch(benchmark https://github.com/google/benchmark.git v1.8.3)
+  endif()
+endmacro()
+
+# 2.13 and 3.x, from one source: tests/support/catch.hpp. Brings catch_discover_tests.
+macro(kvant_need_catch)
+  find_package(Catch2 QUIET)
+  if(NOT TARGET Catch2::Catch2WithMain)
+    if(NOT KVANT_FETCH_DEPENDENCIES)
+      kvant_missing("Catch2 2.13 or 3 with Catch2::Catch2WithMain" catch2)
+    endif()
+    kvant_fetch(Catch2 https://github.com/catchorg/Catch2.git v3.5.4)
+    set(Catch2_VERSION 3.5.4)
+    list(APPEND CMAKE_MODULE_PATH "${catch2_SOURCE_DIR}/extras")
+  endif()
+  include(Catch)
+endmacro()

@@ -1,0 +1,11 @@
+# cmake -D CXX=g++ -D FLAGS=a,b -D ROOT=include -D SOURCE=file -D PROGRAM=file -D REFERENCE=program -P same_bytes.cmake
+string(REPLACE "," ";" FLAGS "${FLAGS}")
+execute_process(COMMAND "${CXX}" -std=c++20 ${FLAGS} "-I${ROOT}" "${SOURCE}" -o "${PROGRAM}" COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND "${REFERENCE}" OUTPUT_VARIABLE expected COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND "${PROGRAM}" OUTPUT_VARIABLE got COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "\n" lines "${expected}")
+list(LENGTH lines count)
+if(count EQUAL 0 OR NOT got STREQUAL expected)
+  message(FATAL_ERROR "${count} digests; as the build makes it:\n${expected}\nwith ${CXX} ${FLAGS}:\n${got}")
+endif()
+message(STATUS "${count} digests are the same")
