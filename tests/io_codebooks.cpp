@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -56,7 +58,8 @@ std::string text(double x) { return nlohmann::json(x).dump(); }
 /// A file of its own in the temporary folder, removed at the end of its scope.
 struct temporary_file {
   fs::path path;
-  temporary_file(char const* name, std::string const& content) : path(fs::temp_directory_path() / name) {
+  temporary_file(char const* name, std::string const& content)
+      : path(fs::temp_directory_path() / (std::to_string(getpid()) + "_" + name)) {
     std::ofstream{path, std::ios::binary} << content;
   }
   temporary_file(temporary_file const&) = delete;

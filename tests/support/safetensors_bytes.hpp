@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -38,10 +40,11 @@ struct safetensors_builder {
   [[nodiscard]] std::string bytes() const { return safetensors_bytes(header.dump(), data); }
 };
 
-/// A folder of its own, removed at the end of its scope.
+/// A folder of its own, removed at the end of its scope. Test cases run side by side, so the process is in the name.
 class temporary_folder {
  public:
-  explicit temporary_folder(std::string const& name) : path_(std::filesystem::temp_directory_path() / name) {
+  explicit temporary_folder(std::string const& name)
+      : path_(std::filesystem::temp_directory_path() / (name + "_" + std::to_string(getpid()))) {
     std::filesystem::remove_all(path_);
     std::filesystem::create_directories(path_);
   }
