@@ -131,6 +131,7 @@ struct queries_view {
   std::int64_t row_stride = 0, head_stride = 0;  // elements
   std::int32_t const* row_offsets = nullptr;     // [sequences + 1]
   std::int32_t q_heads = 0;
+  std::int32_t max_rows = 1;  // no sequence has more; what a launch is sized for
   [[nodiscard]] KVANT_HD constexpr T const* row(std::int64_t row_index, int head) const {
     return data + row_index * row_stride + head * head_stride;
   }
