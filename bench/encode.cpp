@@ -104,4 +104,3 @@ KVANT_BENCH(bonsai_1bit);
 KVANT_BENCH(bonsai_1bit_rotated);
 KVANT_BENCH(exact_layer);
 #undef KVANT_BENCH
-

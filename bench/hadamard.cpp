@@ -33,4 +33,3 @@ void head_sizes(benchmark::internal::Benchmark* b) {
 
 BENCHMARK(rotate<16>)->Apply(head_sizes);
 BENCHMARK(rotate<1>)->Apply(head_sizes);
-

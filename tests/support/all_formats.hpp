@@ -18,8 +18,8 @@ inline constexpr std::array sides{side::key, side::value};
 inline constexpr float infinity = std::numeric_limits<float>::infinity();
 inline constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN();
 
-/// Every named layer, every alias, and pairs whose sides have nothing in common. Defined in special_values.cpp, so that one
-/// file of the program compiles them all.
+/// Every named layer, every alias, and pairs whose sides have nothing in common. Defined by
+/// define_all_formats.hpp, which one file of a program includes.
 std::vector<codec_pointer> all_formats();
 
 inline constexpr std::array some_head_dims{64, 80, 96, 192};
