@@ -6,7 +6,7 @@ list(LENGTH HEADERS count)
 foreach(header IN LISTS HEADERS)
   file(STRINGS "${ROOT}/${header}" lines REGEX "^[ \t]*#[ \t]*include|(^|[^a-z_])throw[ ;]")
   foreach(line IN LISTS lines)
-    if(NOT line MATCHES "include <[a-z_]+>|include <kvant/[a-z_/]+\\.hpp>|include <(immintrin|arm_neon)\\.h>|^ *//"
+    if(NOT line MATCHES "include <[a-z_]+>|include <kvant/[a-z_/]+\\.hpp>|include <(immintrin|emmintrin|arm_neon)\\.h>|^ *//"
        OR line MATCHES "include <kvant/io/")
       string(APPEND wrong "  ${header}: ${line}\n")
     endif()
