@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -19,7 +20,7 @@ namespace kvant::inline v0::simd {
 template <class Real, int Lanes>
 struct vec {
 #if KVANT_GNU_VECTORS
-  typedef Real type __attribute__((vector_size(Lanes * sizeof(Real))));
+  typedef Real type __attribute__((vector_size(static_cast<std::size_t>(Lanes) * sizeof(Real))));
   type v;
   void load(Real const* from) { std::memcpy(&v, from, sizeof v); }
   void store(Real* to) const { std::memcpy(to, &v, sizeof v); }
@@ -27,7 +28,7 @@ struct vec {
   void set_difference(vec const& a, vec const& b) { v = a.v - b.v; }
   void scale(Real factor) { v = v * factor; }
 #else
-  Real v[Lanes];
+  Real v[static_cast<std::size_t>(Lanes)];
   void load(Real const* from) { std::memcpy(v, from, sizeof v); }
   void store(Real* to) const { std::memcpy(to, v, sizeof v); }
   void set_sum(vec const& a, vec const& b) {
