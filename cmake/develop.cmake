@@ -14,20 +14,6 @@ add_library(kvant_measured INTERFACE)
 target_compile_options(kvant_measured INTERFACE "$<$<CONFIG:Release>:-O3;-march=native>")
 target_link_libraries(kvant_measured INTERFACE kvant_develop)
 
-# Keeps of `files` those that exist, and looks again at the next build.
-function(kvant_existing_sources result)
-  file(GLOB here CONFIGURE_DEPENDS LIST_DIRECTORIES false RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}" *.cpp *.cu)
-  set(found "")
-  foreach(file IN LISTS ARGN)
-    if(file IN_LIST here)
-      list(APPEND found "${file}")
-    else()
-      message(STATUS "kvant: ${CMAKE_CURRENT_SOURCE_DIR}/${file} is not there")
-    endif()
-  endforeach()
-  set(${result} "${found}" PARENT_SCOPE)
-endfunction()
-
 # A file in the build tree that includes each of `headers` (paths below include/, a list) and ends with `code`.
 function(kvant_write_includes file headers code)
   list(TRANSFORM headers PREPEND "#include <")
