@@ -73,15 +73,18 @@ std::vector<double> channel_means(std::vector<float> const& rows, int dim, int m
   return mean;
 }
 
-/// The factor of balanced keys, in double: the square root of the root mean square residual of the channel's pair.
+/// The factor of balanced keys, in double: the square root of the root mean square residual of the channel's pair, which
+/// counts as no less than 2^-9 of the pair's larger mean.
 template <class Pairs>
 double factor_by_definition(std::vector<float> const& rows, int dim, int masked, int channel) {
   auto const mean = channel_means(rows, dim, masked);
-  double sum = 0;
-  for (int const c : {channel, Pairs::partner(channel, dim)})
+  double sum = 0, largest = 0;
+  for (int const c : {channel, Pairs::partner(channel, dim)}) {
+    largest = std::max(largest, std::abs(mean[at(c)]));
     for (int token = masked; token < page_tokens; ++token)
       sum += std::pow(static_cast<double>(rows[at(token * dim + c)]) - mean[at(c)], 2);
-  return std::max(1e-4, std::sqrt(std::sqrt(sum / (2.0 * (page_tokens - masked)))));
+  }
+  return std::max(1e-4, std::sqrt(std::max(std::sqrt(sum / (2.0 * (page_tokens - masked))), largest / 512)));
 }
 
 /// Squared error of the decoded keys.
@@ -149,7 +152,7 @@ TEMPLATE_TEST_CASE("balance factors are what the definition says", "[balanced]",
   }
   REQUIRE(faults == 0);
   REQUIRE(split == 0);
-  REQUIRE(p.factors[5] == half{1e-4f});
+  REQUIRE(p.factors[5] == half{0.03125f});  // constant at 0.5: sqrt(0.5 / 512)
 }
 
 TEST_CASE("balance factors are finite and positive whatever the keys are", "[balanced]") {

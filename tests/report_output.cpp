@@ -209,4 +209,10 @@ TEST_CASE("files appear whole or not at all", "[report][output]") {
   REQUIRE(refusal(file, "x.html").find(file + ": expected a folder to write to") != std::string::npos);
   REQUIRE(refusal(fs::path(file) / "below", "x.html").find(": expected a folder to write to, got: ") !=
           std::string::npos);
+
+  REQUIRE_NOTHROW(report::check_folder(out));
+  REQUIRE_NOTHROW(report::check_folder(out / "not" / "yet"));
+  REQUIRE_NOTHROW(report::check_folder("."));
+  REQUIRE_THROWS_WITH(report::check_folder(fs::path(file) / "below"),
+                      (fs::path(file) / "below").string() + ": expected a folder to write to, got a file at " + file);
 }

@@ -36,6 +36,7 @@ int run(int argc, char const* const* argv) {
     std::fputs(report::help_text().c_str(), stdout);
     return 0;
   }
+  report::check_folder(options.out);
   auto const reports = report::run(options.wanted, progress_line{});
   for (auto const& r : reports) std::printf("%s\n", report::table_text(r).c_str());
   report::write_files(options.out,

@@ -24,6 +24,14 @@ std::string setting_text(setting how) {
                            : std::to_string(how.sinks) + " sinks");
 }
 
+void check_folder(fs::path const& folder) {
+  std::error_code code;
+  auto there = fs::absolute(folder, code);
+  while (!fs::exists(there, code) && there.has_relative_path()) there = there.parent_path();
+  if (!fs::is_directory(there, code))
+    throw std::runtime_error(folder.string() + ": expected a folder to write to, got a file at " + there.string());
+}
+
 void write_files(fs::path const& folder, std::vector<std::pair<std::string, std::string>> const& files) {
   std::error_code code;
   fs::create_directories(folder, code);

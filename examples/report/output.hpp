@@ -21,6 +21,9 @@ namespace report {
 /// One page that needs nothing from outside it.
 [[nodiscard]] std::string html_text(std::vector<sample_report> const& reports);
 
+/// Throws std::runtime_error where `folder` cannot be or become a folder: better before the measuring than after it.
+void check_folder(std::filesystem::path const& folder);
+
 /// Writes all files or, as far as the file system lets us, none: each goes to a temporary file first, and only when all
 /// are written they are renamed. Throws std::runtime_error with the path and the reason. Makes the folder.
 void write_files(std::filesystem::path const& folder, std::vector<std::pair<std::string, std::string>> const& files);

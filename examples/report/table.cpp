@@ -59,12 +59,13 @@ std::string heading() {
     } while (++i < std::size(columns) && columns[i].group == nullptr);
     std::string over(width, ' ');
     if (!name.empty()) {
-      over.replace(2, width - 2, width - 2, '-');
-      std::size_t const at = 2 + (width - 2 - std::min(width - 2, name.size())) / 2;
-      over.replace(at, name.size(), name);
+      std::size_t const room = width - 2, rest = room - std::min(room, name.size());
+      if (rest >= 4) over.replace(2, room, room, '-');  // else a dash or two would look like part of the name
+      over.replace(2 + (rest >= 4 ? rest / 2 : rest), name.size(), name);
     }
     groups += over;
   }
+  groups.erase(groups.find_last_not_of(' ') + 1);
   return groups + "\n" + titles + "\n" + std::string(titles.size(), '-') + "\n";
 }
 
@@ -108,7 +109,7 @@ std::string legend_text() {
          "keys, values: of tokens in pages. rel.err: |o - o'| / |o| of attention outputs. Output cosine: mean over "
          "layers,\n"
          "rows and heads; the worst layer; the worst head of any layer. KL: exact against quantized weights, in nats.\n"
-         "top-1: query rows whose heaviest key stays the same. s: seconds of one core.\n";
+         "top-1: query rows whose heaviest key stays the same. s: seconds of one thread.\n";
 }
 
 }  // namespace report

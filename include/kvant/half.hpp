@@ -55,7 +55,8 @@ KVANT_HD constexpr std::uint16_t half_bits(float x) {
   }
 #elif defined(__F16C__) && !defined(__CUDACC__)
   if (!detail::is_constant_evaluated())
-    return x != x ? std::uint16_t{0x7fff} : static_cast<std::uint16_t>(_cvtss_sh(x, 0));
+    return x != x ? std::uint16_t{0x7fff}
+                  : static_cast<std::uint16_t>(_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x), 0)));
 #endif
   return half_bits_portable(x);
 }

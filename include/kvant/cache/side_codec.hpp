@@ -114,7 +114,7 @@ class side_codec {
     }
   }
 
-  /// sqrt(root mean square residual) of each channel's pair over the unmasked tokens, as half.
+  /// sqrt(root mean square residual) of each channel's pair over the unmasked tokens, with its floors, as half.
   template <element T>
   void make_factors(layout_type const&, T const* rows, std::int64_t stride, int masked,
                     half* factors) requires format_type::is_balanced {
@@ -130,7 +130,10 @@ class side_codec {
       int const partner = format_type::pairs::partner(c, dim_);
       double const mean_square = (square[index(std::min(c, partner))] + square[index(std::max(c, partner))]) /
                                  (2.0 * std::max(1, tokens_ - masked));
-      double const factor = std::sqrt(std::sqrt(mean_square));
+      // A pair that hardly varies beside a large mean would blow that mean up, and with it the step of the stored mean,
+      // which all channels share: its residual counts as no less than 2^-9 of the mean, what elements are rounded by.
+      double const mean = std::max(std::abs(mean_[index(c)]), std::abs(mean_[index(partner)]));
+      double const factor = std::sqrt(std::max(std::sqrt(mean_square), mean * 0x1p-9));
       factors[c] = std::isfinite(factor) ? saturate_to_half(static_cast<float>(std::max(factor, 1e-4))) : half{1.f};
     }
   }

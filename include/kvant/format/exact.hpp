@@ -13,7 +13,8 @@ namespace kvant::inline v0 {
 struct no_scale {};
 
 /// Values as elements of type T; nothing is quantized and no bit is changed when the input is of type T. Codes lie in
-/// plain rows [token, channel], not in fragment order. NaN, infinities and subnormals are kept.
+/// plain rows [token, channel], not in fragment order. NaN, infinities and subnormals are kept;
+/// what a wider type holds beyond T's range becomes infinity.
 template <element T>
 struct exact_codec {
   using default_scale = no_scale;

@@ -52,10 +52,11 @@ struct format<Term> {
   static constexpr bool is_centered = false, is_balanced = false;
 };
 
-/// Keys with the page's mean taken off before coding and added back as q . mean: what rotated formats need where a model's
-/// keys have a bias (the idea of KIVI's zero point, for any codec). For each kv head and page: the per-channel mean of the page's
-/// tokens, sinks excluded, stored rotated as one int8 a channel and one half scale; the residual is coded against the
-/// mean as stored, so its rounding costs the codes, not the result. A channel whose mean is not finite stores mean 0.
+/// Keys with the page's mean taken off before coding and added back as q . mean: what rotated formats need where a
+/// model's keys have a bias (the idea of KIVI's zero point, for any codec). For each kv head and page: the per-channel
+/// mean of the page's tokens, sinks excluded, stored rotated as one int8 a channel and one half scale; the residual is
+/// coded against the mean as stored, so its rounding costs the codes, not the result. A channel whose mean is not finite
+/// stores mean 0.
 template <class F>
 struct centered : F {
   static_assert(!F::is_centered && !F::is_balanced, "centered<F>: F must be neither centered nor balanced");
@@ -65,8 +66,8 @@ struct centered : F {
 
 /// Centered keys divided, before the rotation, by a static factor for each channel, by which q is multiplied once per
 /// step: the square root of the root mean square residual of the channel's RoPE pair over the sequence's first page
-/// (sinks excluded), at least 1e-4. The factors are one half vector per sequence and kv head
-/// (side record); pages carry none.
+/// (sinks excluded), at least 1e-4; the residual counts as no less than 2^-9 of the pair's larger mean. The factors are
+/// one half vector per sequence and kv head (side record); pages carry none.
 template <class F, class Pairs = half_split_pairs>
 struct balanced : F {
   static_assert(F::is_centered, "balanced<F>: F must be centered: balanced<centered<...>>");
