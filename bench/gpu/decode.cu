@@ -178,7 +178,7 @@ void measure(char const* key_name, char const* value_name, point pt, int window,
   check(cudaMemset(workspace, 0, workspace_bytes));
   auto const plan = kvant::decode_plan::in(workspace, batch, heads, dim, ctas);
   kvant::sequences_view const sequences{d_length, d_history, nullptr, nullptr, nullptr, nullptr, batch};
-  check(kvant::make_decode_plan_async(plan, sequences, 64, shape_of_one.tiles(), sinks, nullptr));
+  check(kvant::make_decode_plan_async<Key, Value, dim>(plan, sequences, sinks, nullptr));
   check(cudaDeviceSynchronize());
 
   double const t =
@@ -199,14 +199,13 @@ void measure(char const* key_name, char const* value_name, point pt, int window,
           },
           7) /
       layers;
-  double const t_plan =
-      seconds(
-          [&](cudaStream_t s) {
-            for (int i = 0; i < 16; ++i)
-              check(kvant::make_decode_plan_async(plan, sequences, 64, shape_of_one.tiles(), sinks, s));
-          },
-          5) /
-      16;
+  double const t_plan = seconds(
+                            [&](cudaStream_t s) {
+                              for (int i = 0; i < 16; ++i)
+                                check(kvant::make_decode_plan_async<Key, Value, dim>(plan, sequences, sinks, s));
+                            },
+                            5) /
+                        16;
   std::int64_t const exact_rows = std::min(sinks, length) + std::max(0, length - std::max(history, sinks));
   std::int64_t const bytes = layer_pages * page_bytes + std::int64_t{batch} * heads * exact_rows * row * 2;
   double const roof = roofline_seconds(memory, bytes);

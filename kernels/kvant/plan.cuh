@@ -7,6 +7,7 @@
 
 #include <kvant/cache/views.hpp>
 #include <kvant/config.hpp>
+#include <kvant/layout/page_layout.hpp>
 
 namespace kvant::inline v0 {
 
@@ -172,8 +173,6 @@ __launch_bounds__(1024) __global__
     }
     plan.sequence[i] = {0, pages, exact};
     pages_of_mine += pages;
-    atomicMin(&least, pages + exact);
-    atomicMax(&most, pages + exact);
   }
   atomicAdd(&all_pages, pages_of_mine);
   __syncthreads();
@@ -182,7 +181,10 @@ __launch_bounds__(1024) __global__
   std::int32_t mine = 0;
   for (int i = from; i < to; ++i) {
     plan.sequence[i].pages *= split;
-    mine += (plan.sequence[i].pages + plan.sequence[i].exact) * heads;
+    std::int32_t const per = plan.sequence[i].pages + plan.sequence[i].exact;
+    atomicMin(&least, per);  // of pieces, not of pages: those of one page may be several
+    atomicMax(&most, per);
+    mine += per * heads;
   }
   sums[threadIdx.x] = mine;
   __syncthreads();
@@ -217,12 +219,18 @@ __launch_bounds__(1024) __global__
 
 }  // namespace detail
 
-/// Splits the work of `sequences` over the plan's CTAs. `tiles` is that of the page layout. Reads lengths on the device, so a captured graph may replay it with
-/// others. Stream-ordered, one CTA; allocates nothing.
-[[nodiscard]] inline cudaError_t make_decode_plan_async(decode_plan plan, sequences_view sequences, int page_tokens,
-                                                        int tiles, int sinks, cudaStream_t stream) noexcept {
-  if (plan.head == nullptr || sequences.length == nullptr || sequences.history == nullptr || page_tokens < 1 ||
-      tiles < 1 || sequences.count < 0 || sequences.count > plan.max_sequences || sinks < 0 || sinks >= page_tokens)
+/// Splits the work of `sequences` over the plan's CTAs, for layers of this pair of formats and head size. Reads lengths on
+/// the device, so a captured graph may replay it with others. Stream-ordered, one CTA; allocates nothing.
+/// cudaErrorInvalidValue: a null pointer, more sequences than the plan has room for, sinks that fill a page, a plan of
+/// another head size.
+template <kv_format Key, kv_format Value, int Dim>
+[[nodiscard]] cudaError_t make_decode_plan_async(decode_plan plan, sequences_view sequences, int sinks,
+                                                 cudaStream_t stream) noexcept {
+  using layout_type = page_layout<Key, Value>;
+  constexpr layout_type layout{page_shape{1, Dim, Dim, layout_type::least_page_tokens}};
+  constexpr int page_tokens = layout.shape.page_tokens, tiles = layout.tiles();
+  if (plan.head == nullptr || plan.dim != Dim || sequences.length == nullptr || sequences.history == nullptr ||
+      sequences.count < 0 || sequences.count > plan.max_sequences || sinks < 0 || sinks >= page_tokens)
     return cudaErrorInvalidValue;
   cudaLaunchConfig_t launch{};
   launch.gridDim = 1, launch.blockDim = 1024, launch.stream = stream;

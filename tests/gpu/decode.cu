@@ -19,6 +19,7 @@ using kvant::half;
 using support::request;
 
 constexpr int dim = 128;
+constexpr std::uint64_t at(int i) { return static_cast<std::uint64_t>(i); }
 bool const has_device = gpu::exit_without_device();  // before any test
 
 template <class K, class V>
@@ -65,8 +66,8 @@ errors decode_errors(support::attention_cache<typename Pair::key, typename Pair:
   workspace.fill(0);
   auto const plan = kvant::decode_plan::in(workspace.get(), n, heads, dim, ctas);
   gpu::run(captured, [&](cudaStream_t stream) {
-    REQUIRE(kvant::make_decode_plan_async(plan, device.view.sequences, cache.options.shape.page_tokens,
-                                          cache.codec.layout().tiles(), cache.options.sinks, stream) == cudaSuccess);
+    REQUIRE(kvant::make_decode_plan_async<K, V, dim>(plan, device.view.sequences, cache.options.sinks, stream) ==
+            cudaSuccess);
     REQUIRE(kvant::decode_attention_async<K, V, dim>(device.view, queries, heads, kvant::attention_options{},
                                                      kvant::decode_output<float>{out.get(), lse.get()}, plan,
                                                      stream) == cudaSuccess);
@@ -143,4 +144,25 @@ TEST_CASE("large logits, and one long sequence over all CTAs", "[gpu][decode]") 
   support::attention_cache<c4, tq<4>, half> cache({.shape = {1, dim, dim, 64}, .sinks = 4}, batch);
   CHECK(decode_errors<pair<c4, tq<4>>>(cache, 4, false).out <= 1e-3);
   CHECK(decode_errors<pair<c4, tq<4>>>(cache, 4, true, 300.f).out <= 1e-3);
+}
+
+TEST_CASE("sequences of as many pieces but not as many pages", "[gpu][decode]") {
+  // Three pages and eight tiles of exact rows, two pages and nine: equal sums, until pages are handed out by tiles.
+  std::vector<request> batch{{300, 192, 0, 1, 1}, {256, 128, 0, 1, 2}};
+  auto const heads = GENERATE(1, 2, 8);
+  support::attention_cache<c4, tq<4>, half> cache({.shape = {heads, dim, dim, 64}, .sinks = 4}, batch);
+  CAPTURE(heads);
+  CHECK(decode_errors<pair<c4, tq<4>>>(cache, 4, false).out <= 1e-3);
+}
+
+TEST_CASE("a batch of many lengths", "[gpu][decode]") {
+  auto const seed = GENERATE(1, 2, 3, 4, 5, 6);
+  std::vector<request> batch;
+  for (int i = 0; i < 40; ++i) {
+    int const length = static_cast<int>(900 * (1 + support::noise(static_cast<std::uint64_t>(seed), at(i), 1, 2)));
+    batch.push_back({length, support::history_of(length, 16 * (i % 9)), 0, 1, at(i)});
+  }
+  support::attention_cache<c3, tq<3>, half> cache({.shape = {2, dim, dim, 64}, .sinks = seed}, batch);
+  CAPTURE(seed);
+  CHECK(decode_errors<pair<c3, tq<3>>>(cache, 4, seed % 2 == 0).out <= 1e-3);
 }
