@@ -56,11 +56,10 @@ cudaError_t launch_decode(decode_arguments<T, O> const& a, cudaStream_t stream) 
 }  // namespace detail
 
 /// Attention of the newest rows of each sequence over its pages, window and sinks, with one softmax, in one launch.
-/// Reads every page, window row and sink once. At most 8 rows x group ratio a
-/// sequence (queries.max_rows), causal. `plan` is this step's
-/// (make_decode_plan_async on the same stream, for the same sequences). Stream-ordered; allocates nothing, waits for
-/// nothing; graphs may capture it, and lengths, tables, slots and the contents of q may change between replays. The
-/// result is the same bits from run to run.
+/// Reads every page, window row and sink once. At most 8 rows x group ratio a sequence (queries.max_rows), causal. `plan`
+/// is this step's (make_decode_plan_async on the same stream, for the same sequences). Stream-ordered; allocates nothing,
+/// waits for nothing; graphs may capture it, and lengths, tables, slots and the contents of q may change between replays.
+/// The result is the same bits from run to run.
 ///
 /// cudaErrorInvalidValue: a null pointer, rows that are not 16-byte aligned, a q head count that is no multiple of
 /// kv_heads, max_rows x group ratio above 8, a plan of another head count. cudaErrorNotSupported: an option other than

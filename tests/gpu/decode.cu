@@ -33,62 +33,106 @@ struct errors {
   double out = 0, log_sum_exp = 0;
 };
 
+/// Queries over a cache, on the host and on the device.
 template <class Pair>
-errors decode_errors(support::attention_cache<typename Pair::key, typename Pair::value, half>& cache, int ratio,
-                     bool captured, float query_size = 1.f, std::uint64_t seed = 5) {
+class decoding {
   using K = typename Pair::key;
   using V = typename Pair::value;
-  int const heads = cache.options.shape.kv_heads, q_heads = heads * ratio, n = cache.count();
-  std::vector<std::int32_t> offsets{0};
-  int longest = 1;
-  for (request const& r : cache.requests)
-    offsets.push_back(offsets.back() + r.rows), longest = std::max(longest, r.length);
-  std::size_t const rows = static_cast<std::size_t>(offsets.back()), row = static_cast<std::size_t>(q_heads) * dim;
-  std::vector<half> q(rows * row);
-  for (std::size_t i = 0; i < q.size(); ++i) q[i] = half{query_size * support::noise(seed, i, 1, 2)};
-  kvant::queries_view<half> queries{q.data(), static_cast<std::int64_t>(row), dim, offsets.data(), q_heads};
-  for (request const& r : cache.requests) queries.max_rows = std::max(queries.max_rows, r.rows);
 
-  std::vector<double> expected(rows * row), expected_lse(rows * static_cast<std::size_t>(q_heads));
-  auto const s = kvant::reference_attention<K, V>(cache.options.shape, cache.view, queries, {},
-                                                  {expected.data(), expected_lse.data(), nullptr, 0});
-  INFO(s.message());
-  REQUIRE(s.ok());
+ public:
+  using cache_type = support::attention_cache<K, V, half>;
 
-  gpu::mirror<half> device(cache);
-  gpu::buffer<half> device_q(q);
-  gpu::buffer<std::int32_t> device_offsets(offsets);
-  gpu::buffer<float> out(rows * row), lse(rows * static_cast<std::size_t>(q_heads));
-  out.fill(0xff), lse.fill(0xff);
-  queries.data = device_q.get(), queries.row_offsets = device_offsets.get();
-  int const ctas = gpu::multiprocessors();
-  gpu::buffer<std::byte> workspace(kvant::decode_plan::workspace_bytes(n, heads, dim, ctas));
-  workspace.fill(0);
-  auto const plan = kvant::decode_plan::in(workspace.get(), n, heads, dim, ctas);
-  gpu::run(captured, [&](cudaStream_t stream) {
-    REQUIRE(kvant::make_decode_plan_async<K, V, dim>(plan, device.view.sequences, cache.options.sinks, stream) ==
-            cudaSuccess);
-    REQUIRE(kvant::decode_attention_async<K, V, dim>(device.view, queries, heads, kvant::attention_options{},
-                                                     kvant::decode_output<float>{out.get(), lse.get()}, plan,
-                                                     stream) == cudaSuccess);
-  });
-  auto const got = out.host(), got_lse = lse.host();
-  errors e;
-  for (std::size_t i = 0; i < rows * static_cast<std::size_t>(q_heads); ++i) {
-    double difference = 0, norm = 0;
-    for (std::size_t c = 0; c < dim; ++c) {
-      double const x = expected[i * dim + c], y = static_cast<double>(got[i * dim + c]);
-      difference += (x - y) * (x - y), norm += x * x;
-    }
-    bool const empty = norm == 0;
-    double const error = empty ? std::sqrt(difference) : std::sqrt(difference / norm);
-    e.out = std::max(e.out, std::isnan(error) ? 1e9 : error);
-    double const lse_error = expected_lse[i] == static_cast<double>(got_lse[i])
-                                 ? 0
-                                 : std::abs(expected_lse[i] - static_cast<double>(got_lse[i]));
-    e.log_sum_exp = std::max(e.log_sum_exp, std::isnan(lse_error) ? 1e9 : lse_error);
+  decoding(cache_type& cache, int ratio, float query_size = 1.f)
+      : cache_(cache),
+        q_heads_(cache.options.shape.kv_heads * ratio),
+        offsets_(offsets_of(cache)),
+        places_(static_cast<std::size_t>(offsets_.back() * q_heads_)),
+        q_(queries_of(places_, query_size)),
+        device_(cache),
+        device_q_(q_),
+        device_offsets_(offsets_),
+        out_(places_ * dim),
+        lse_(places_),
+        workspace_(kvant::decode_plan::workspace_bytes(cache.count(), cache.options.shape.kv_heads, dim,
+                                                       gpu::multiprocessors())) {
+    workspace_.fill(0);
   }
-  return e;
+
+  /// Poisons the output, then plans and attends.
+  void launch(cudaStream_t stream) {
+    int const heads = cache_.options.shape.kv_heads;
+    gpu::check(cudaMemsetAsync(out_.get(), 0xff, places_ * dim * sizeof(float), stream));
+    gpu::check(cudaMemsetAsync(lse_.get(), 0xff, places_ * sizeof(float), stream));
+    auto const plan = kvant::decode_plan::in(workspace_.get(), cache_.count(), heads, dim, gpu::multiprocessors());
+    REQUIRE(kvant::make_decode_plan_async<K, V, dim>(plan, device_.view.sequences, cache_.options.sinks, stream) ==
+            cudaSuccess);
+    REQUIRE(kvant::decode_attention_async<K, V, dim>(
+                device_.view, queries(device_q_.get(), device_offsets_.get()), heads, kvant::attention_options{},
+                kvant::decode_output<float>{out_.get(), lse_.get()}, plan, stream) == cudaSuccess);
+  }
+  void upload_lengths() { device_.length.upload(cache_.length); }
+  std::vector<float> out() const { return out_.host(); }
+  std::vector<float> log_sum_exp() const { return lse_.host(); }
+
+  errors against_reference() const {
+    std::vector<double> expected(places_ * dim), expected_lse(places_);
+    auto const s =
+        kvant::reference_attention<K, V>(cache_.options.shape, cache_.view, queries(q_.data(), offsets_.data()), {},
+                                         {expected.data(), expected_lse.data(), nullptr, 0});
+    INFO(s.message());
+    REQUIRE(s.ok());
+    auto const got = out(), got_lse = log_sum_exp();
+    errors e;
+    for (std::size_t i = 0; i < places_; ++i) {
+      double difference = 0, norm = 0;
+      for (std::size_t c = 0; c < dim; ++c) {
+        double const x = expected[i * dim + c], y = static_cast<double>(got[i * dim + c]);
+        difference += (x - y) * (x - y), norm += x * x;
+      }
+      double const error = norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+      e.out = std::max(e.out, std::isnan(error) ? 1e9 : error);
+      double const lse = static_cast<double>(got_lse[i]);
+      double const lse_error = expected_lse[i] == lse ? 0 : std::abs(expected_lse[i] - lse);
+      e.log_sum_exp = std::max(e.log_sum_exp, std::isnan(lse_error) ? 1e9 : lse_error);
+    }
+    return e;
+  }
+
+ private:
+  static std::vector<std::int32_t> offsets_of(cache_type const& cache) {
+    std::vector<std::int32_t> offsets{0};
+    for (request const& r : cache.requests) offsets.push_back(offsets.back() + r.rows);
+    return offsets;
+  }
+  static std::vector<half> queries_of(std::size_t places, float size) {
+    std::vector<half> q(places * dim);
+    for (std::size_t i = 0; i < q.size(); ++i) q[i] = half{size * support::noise(5, i, 1, 2)};
+    return q;
+  }
+  kvant::queries_view<half> queries(half const* data, std::int32_t const* offsets) const {
+    kvant::queries_view<half> view{data, std::int64_t{q_heads_} * dim, dim, offsets, q_heads_};
+    for (request const& r : cache_.requests) view.max_rows = std::max(view.max_rows, r.rows);
+    return view;
+  }
+
+  cache_type& cache_;
+  int q_heads_;
+  std::vector<std::int32_t> offsets_;
+  std::size_t places_;
+  std::vector<half> q_;
+  gpu::mirror<half> device_;
+  gpu::buffer<half> device_q_;
+  gpu::buffer<std::int32_t> device_offsets_;
+  gpu::buffer<float> out_, lse_;
+  gpu::buffer<std::byte> workspace_;
+};
+
+template <class Pair>
+errors decode_errors(typename decoding<Pair>::cache_type& cache, int ratio, bool captured, float query_size = 1.f) {
+  decoding<Pair> d(cache, ratio, query_size);
+  gpu::launched once(captured, [&](cudaStream_t stream) { d.launch(stream); });
+  if (captured) once.replay();
+  return d.against_reference();
 }
 
 using c4 = kvant::turboquant_key<4>;
@@ -165,4 +209,35 @@ TEST_CASE("a batch of many lengths", "[gpu][decode]") {
   support::attention_cache<c3, tq<3>, half> cache({.shape = {2, dim, dim, 64}, .sinks = seed}, batch);
   CAPTURE(seed);
   CHECK(decode_errors<pair<c3, tq<3>>>(cache, 4, seed % 2 == 0).out <= 1e-3);
+}
+
+TEST_CASE("the same bits from run to run, and counters that set themselves back", "[gpu][decode]") {
+  std::vector<request> batch{{5000, support::history_of(5000, 128), 0, 1, 1}, {70, 0, 0, 1, 2}, {900, 768, 0, 1, 3}};
+  support::attention_cache<c4, tq<4>, half> cache({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
+  decoding<pair<c4, tq<4>>> d(cache, 4);
+  gpu::launched graph(true, [&](cudaStream_t stream) { d.launch(stream); });
+  auto const out = d.out(), lse = d.log_sum_exp();
+  CHECK(d.against_reference().out <= 1e-3);
+  for (int i = 0; i < 200; ++i) {
+    graph.replay();
+    REQUIRE(d.out() == out);
+    REQUIRE(d.log_sum_exp() == lse);
+  }
+}
+
+TEST_CASE("a captured step follows the lengths", "[gpu][decode]") {
+  std::vector<request> batch{{5000, support::history_of(5000, 128), 0, 1, 1}, {190, 0, 0, 1, 2}, {900, 768, 0, 1, 3}};
+  support::attention_cache<c3, tq<3>, half> cache({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
+  decoding<pair<c3, tq<3>>> d(cache, 4);
+  gpu::launched graph(true, [&](cudaStream_t stream) { d.launch(stream); });
+  for (std::int32_t const fewer : {0, 1, 7, 100, 131, 3}) {
+    for (std::size_t i = 0; i < batch.size(); ++i) cache.length[i] = batch[i].length - fewer;
+    if (fewer == 7) cache.length[1] = 0;  // a sequence that is not there in this step
+    d.upload_lengths();
+    graph.replay();
+    CAPTURE(fewer);
+    auto const e = d.against_reference();
+    CHECK(e.out <= 1e-3);
+    CHECK(e.log_sum_exp <= 1e-3);
+  }
 }

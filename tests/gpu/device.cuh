@@ -93,27 +93,38 @@ struct mirror {
   }
 };
 
-/// Calls launch(stream) as it is, or captures it into a graph and replays that twice.
-template <class Launch>
-void run(bool captured, Launch launch) {
-  cudaStream_t stream;
-  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  if (!captured) {
-    launch(stream);
-  } else {
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    launch(stream);
-    check(cudaStreamEndCapture(stream, &graph));
-    check(cudaGraphInstantiate(&exec, graph, 0));
-    for (int i = 0; i < 2; ++i) check(cudaGraphLaunch(exec, stream));
-    check(cudaStreamSynchronize(stream));
-    check(cudaGraphExecDestroy(exec));
-    check(cudaGraphDestroy(graph));
+/// What launch(stream) puts on a stream, once as called or in a graph that can be replayed.
+class launched {
+ public:
+  template <class Launch>
+  launched(bool captured, Launch launch) {
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    if (captured) {
+      cudaGraph_t graph;
+      check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+      launch(stream_);
+      check(cudaStreamEndCapture(stream_, &graph));
+      check(cudaGraphInstantiate(&graph_, graph, 0));
+      check(cudaGraphDestroy(graph));
+      replay();
+    } else {
+      launch(stream_);
+      check(cudaStreamSynchronize(stream_));
+    }
   }
-  check(cudaStreamSynchronize(stream));
-  check(cudaStreamDestroy(stream));
-}
+  launched(launched const&) = delete;
+  ~launched() {
+    if (graph_ != nullptr) cudaGraphExecDestroy(graph_);
+    cudaStreamDestroy(stream_);
+  }
+  void replay() {
+    check(cudaGraphLaunch(graph_, stream_));
+    check(cudaStreamSynchronize(stream_));
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaGraphExec_t graph_ = nullptr;
+};
 
 }  // namespace gpu
