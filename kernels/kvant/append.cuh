@@ -1,0 +1,143 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <cuda_runtime_api.h>
+
+#include <kvant/block/overlap.cuh>
+#include <kvant/cache/step.hpp>
+#include <kvant/cache/views.hpp>
+#include <kvant/cache/window_element.hpp>
+#include <kvant/tuning/append.cuh>
+
+namespace kvant::inline v0 {
+
+namespace detail {
+
+template <class T, class W>
+struct append_arguments {
+  new_rows_view<T> rows;
+  window_view<W> window;
+  side_records_view<W> side;
+  sequences_view sequences;
+};
+
+/// Eight elements, one 16-byte access.
+template <class T>
+struct alignas(16) element_vector {
+  T at[8];
+};
+
+/// A load that stays where it is written: before the addresses of what is stored are made, not after.
+__device__ __forceinline__ uint4 load_vector(void const* at) {
+  uint4 x;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at));
+  return x;
+}
+
+template <class W, class T>
+__device__ __forceinline__ uint4 to_window(uint4 loaded) {
+  if constexpr (std::is_same_v<T, W>) {
+    return loaded;
+  } else {
+    auto const from = detail::bit_cast<element_vector<T>>(loaded);
+    element_vector<W> to;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) to.at[k] = window_element<W>(from.at[k]);
+    return detail::bit_cast<uint4>(to);
+  }
+}
+
+/// CTA (i, j, c) copies run c of the vectors of new rows j, j + gridDim.y, ... of sequence i; a thread keeps to one vector
+/// of a row. All of a row's vectors: those of the keys, head by head, then those of the values.
+template <class T, class W>
+__launch_bounds__(tuning::append::threads) __global__ void append_kernel(append_arguments<T, W> const a) {
+  // What needs no memory comes first, while the previous launch still runs.
+  auto const i = static_cast<std::int32_t>(blockIdx.x);
+  auto const vector = static_cast<std::int32_t>(blockIdx.z * tuning::append::threads + threadIdx.x);
+  std::int32_t const key_vectors = a.rows.kv_heads * (a.rows.key_dim / 8);
+  std::int32_t const vectors = key_vectors + a.rows.kv_heads * (a.rows.value_dim / 8);
+  side const which = vector < key_vectors ? side::key : side::value;
+  std::int32_t const in_side = which == side::key ? vector : vector - key_vectors;
+  std::int32_t const in_head = (which == side::key ? a.rows.key_dim : a.rows.value_dim) / 8;
+  std::int32_t const head = in_side / in_head, channel = 8 * (in_side - head * in_head);
+  token_rows<T> const& rows = which == side::key ? a.rows.keys : a.rows.values;
+  T const* const from = rows.row(0, head) + channel;
+  std::int64_t const token_stride = rows.token_stride;
+
+  wait_for_previous_launch();
+  if (vector >= vectors) return;
+  std::int32_t const first = a.rows.row_offsets[i], end = a.rows.row_offsets[i + 1];
+  std::int32_t const length = a.sequences.length[i], slot = a.sequences.slot_of(i);
+  std::int32_t const record = a.side.sinks > 0 ? a.sequences.record_of(i) : -1;
+  auto row = first + static_cast<std::int32_t>(blockIdx.y);
+  if (slot < 0 || row >= end) return;
+  uint4 loaded = load_vector(from + row * token_stride);
+#pragma unroll 1
+  while (true) {
+    std::int32_t const position = length - (end - row);
+    uint4 const x = to_window<W, T>(loaded);
+    if (position >= 0) {  // below: a length that the beginning of the step has not moved
+      auto const ring_row = static_cast<std::uint32_t>(position) % static_cast<std::uint32_t>(a.window.rows);
+      auto* const ring = reinterpret_cast<std::byte*>(a.window.row(slot, which, head, 0) + channel);
+      *reinterpret_cast<uint4*>(ring + std::int64_t{ring_row} * a.window.row_stride) = x;
+      if (position < a.side.sinks && record >= 0)
+        *reinterpret_cast<uint4*>(a.side.sink(record, which, head, position) + channel) = x;
+    }
+    row += static_cast<std::int32_t>(gridDim.y);
+    if (row >= end) return;
+    loaded = load_vector(from + row * token_stride);
+  }
+}
+
+}  // namespace detail
+
+/// Writes the new rows of a batch into the window, and those at positions below `sinks` into the side records too, each
+/// rounded once to the window's element type (window_element). begin_step_async has counted them: new row j of the m of
+/// sequence i has position length[i] - m + j. Sequences with a negative slot and rows that no sequence has are padding.
+/// Reads every new row once, writes it once or twice. The caller sees to it that a sequence's ring has room: no more than
+/// window.rows - (length - history) before the step.
+/// Stream-ordered; allocates nothing, and the grid depends on capacities alone (sequences.count, max_rows): graphs may
+/// capture it, and lengths, slots, records, row offsets and the contents of the rows may change between replays.
+///
+/// cudaErrorInvalidValue: a null pointer; a base that is not 16-byte aligned or a stride that is no multiple of 16 bytes;
+/// key_dim or value_dim no multiple of 8, or longer than a row of the window or of the sinks; counts below 0; a run
+/// longer than the ring (max_rows above window.rows).
+template <element W, element T>
+[[nodiscard]] cudaError_t append_async(layer_view<W> layer, new_rows_view<T> rows, cudaStream_t stream) noexcept {
+  static_assert(sizeof(T) == 2 && sizeof(W) == 2, "append_async: rows and windows of half or bfloat16");
+  auto const aligned = [](auto... bytes) { return ((static_cast<std::uint64_t>(bytes) % 16 == 0) && ...); };
+  auto const address = [](void const* p) { return reinterpret_cast<std::uint64_t>(p); };
+  auto const& [pages, window, side, table, sequences] = layer;
+  bool const has_sinks = side.sinks > 0;
+  if (rows.keys.data == nullptr || rows.values.data == nullptr || rows.row_offsets == nullptr ||
+      window.base == nullptr || sequences.length == nullptr || (has_sinks && side.sink_rows == nullptr))
+    return cudaErrorInvalidValue;
+  if (rows.kv_heads < 1 || rows.key_dim < 8 || rows.key_dim % 8 != 0 || rows.value_dim < 8 || rows.value_dim % 8 != 0 ||
+      rows.max_rows < 0 || rows.max_rows > window.rows || window.rows < 1 || sequences.count < 0 || side.sinks < 0)
+    return cudaErrorInvalidValue;
+  std::int64_t const row_bytes = std::int64_t{2} * std::max(rows.key_dim, rows.value_dim);
+  if (window.row_stride < row_bytes || (has_sinks && side.sink_row_stride < row_bytes)) return cudaErrorInvalidValue;
+  if (!aligned(address(rows.keys.data), 2 * rows.keys.token_stride, 2 * rows.keys.head_stride,
+               address(rows.values.data), 2 * rows.values.token_stride, 2 * rows.values.head_stride,
+               address(window.base), window.slot_stride, window.side_stride, window.head_stride, window.row_stride))
+    return cudaErrorInvalidValue;
+  if (has_sinks && !aligned(address(side.sink_rows), side.record_stride, side.sink_side_stride, side.sink_head_stride,
+                            side.sink_row_stride))
+    return cudaErrorInvalidValue;
+  constexpr int threads = tuning::append::threads;
+  constexpr std::int64_t most = 65535;  // of a grid's second and third dimension
+  std::int64_t const vectors = std::int64_t{rows.kv_heads} * ((std::int64_t{rows.key_dim} + rows.value_dim) / 8);
+  std::int64_t const runs = (vectors + threads - 1) / threads;
+  if (runs > most) return cudaErrorInvalidValue;
+  if (sequences.count == 0 || rows.max_rows == 0) return cudaSuccess;
+  dim3 const grid(static_cast<unsigned>(sequences.count),
+                  static_cast<unsigned>(std::min<std::int64_t>(rows.max_rows, most)), static_cast<unsigned>(runs));
+  return detail::launch_overlapped(detail::append_kernel<T, W>, grid, threads, stream,
+                                   detail::append_arguments<T, W>{rows, window, side, sequences});
+}
+
+}  // namespace kvant::inline v0

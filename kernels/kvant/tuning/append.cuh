@@ -1,0 +1,10 @@
+#pragma once
+
+namespace kvant::inline v0::tuning {
+
+/// A CTA of append copies this many vectors of 16 bytes of each of its rows, one a thread.
+struct append {
+  static constexpr int threads = 128;
+};
+
+}  // namespace kvant::inline v0::tuning
