@@ -43,7 +43,8 @@ void measure(int batch, bench::pool const& memory, bench::rows& rows) {
   check(cudaMalloc(reinterpret_cast<void**>(&d_sinks), static_cast<std::size_t>(record * batch)));
   kvant::sequences_view const sequences{d_length, d_history, nullptr, nullptr, nullptr, nullptr, batch};
 
-  bench::row r{.bench = "append", .key = "half", .value = "half", .batch = batch, .tokens = 1};
+  bench::row r;
+  r.bench = "append", r.key = r.value = "half", r.batch = batch, r.tokens = 1;
   r.kv_heads = kv_heads, r.head_dim = dim, r.window = window, r.sinks = sinks, r.path = "portable";
   r.bytes = 4 * input;  // keys and values, read and written
   r.seconds = bench::seconds(
