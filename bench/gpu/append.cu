@@ -1,6 +1,6 @@
 // Appending one token per sequence, and what begins and ends a step, on one GPU: the time of a launch among many in a
-// graph. Launches go through windows that lie together well past the L2, each with rows of its own that the L2 holds, as a
-// projection leaves them. Prints a table and writes rows of JSON (bench/results/h200.json says what they mean).
+// graph. Launches go through layers whose windows fill up to 3 GiB, then through them again at later positions, so that
+// what they write lies well past the L2; the new rows are in the L2, as a projection leaves them. Prints a table and writes rows of JSON (bench/results/h200.json says what they mean).
 //   append [FILE]
 #include <algorithm>
 #include <cstddef>
@@ -31,17 +31,19 @@ void measure(int batch, bench::pool const& memory, bench::rows& rows) {
   constexpr std::int64_t token = kv_heads * dim;  // elements
   std::int64_t const input = batch * token * 2;   // bytes of keys
   std::int64_t const layer_bytes = slot * batch, input_bytes = 2 * input * inputs;
-  auto const layers = static_cast<int>(std::clamp<std::int64_t>((memory.bytes - input_bytes) / layer_bytes, 1, 1024));
+  auto const layers =
+      static_cast<int>(std::clamp<std::int64_t>((memory.bytes - input_bytes) / layer_bytes, 1, std::int64_t{launches}));
   constexpr std::int64_t sink = sinks * row, record = 2 * kv_heads * sink;
   std::byte* const windows = memory.base + input_bytes;
   bench::fill_random<<<1320, 256>>>(reinterpret_cast<std::uint32_t*>(memory.base), input_bytes / 4, 1);
 
-  std::vector<std::int32_t> lengths, offsets{0};
-  for (int i = 0; i < batch; ++i) lengths.push_back(4096 + 37 * i), offsets.push_back(i + 1);
+  std::vector<std::int32_t> lengths, offsets{0};  // lengths: [rounds through the layers, batch]
+  for (int i = 0; i < batch; ++i) offsets.push_back(i + 1);
+  for (int i = 0; i < launches / layers + 1; ++i)
+    for (int j = 0; j < batch; ++j) lengths.push_back(4096 + 5 * i + 37 * j);
   auto *d_length = bench::upload(lengths), *d_history = bench::upload(lengths), *d_offsets = bench::upload(offsets);
   std::byte* d_sinks;
   check(cudaMalloc(reinterpret_cast<void**>(&d_sinks), static_cast<std::size_t>(record * batch)));
-  kvant::sequences_view const sequences{d_length, d_history, nullptr, nullptr, nullptr, nullptr, batch};
 
   bench::row r;
   r.bench = "append", r.key = r.value = "half", r.batch = batch, r.tokens = 1;
@@ -53,7 +55,7 @@ void measure(int batch, bench::pool const& memory, bench::rows& rows) {
                       kvant::layer_view<half> layer;
                       layer.window = {windows + l % layers * layer_bytes, slot, kv_heads * ring, ring, row, ring_rows};
                       layer.side = {d_sinks, nullptr, record, kv_heads * sink, sink, row, 0, sinks};
-                      layer.sequences = sequences;
+                      layer.sequences.length = d_length + l / layers * batch, layer.sequences.count = batch;
                       auto const* const keys = reinterpret_cast<half const*>(memory.base + l % inputs * 2 * input);
                       check(kvant::append_async(
                           layer,
@@ -92,7 +94,7 @@ void measure(int batch, bench::pool const& memory, bench::rows& rows) {
 
 int main(int argc, char** argv) {
   bench::pool memory;
-  memory.bytes = std::int64_t{16} << 30;
+  memory.bytes = std::int64_t{3} << 30;
   check(cudaMalloc(reinterpret_cast<void**>(&memory.base), static_cast<std::size_t>(memory.bytes)));
   for (int const ctas : {1, 128}) {
     double const seconds =

@@ -44,36 +44,63 @@ __device__ __forceinline__ uint4 to_window(uint4 loaded) {
   }
 }
 
-/// CTA (i, j, c) copies run c of the vectors of new row j of sequence i. A row's vectors are those of its keys, head by
-/// head, then those of its values.
+/// One vector of the keys, or of the values, of a new row.
+template <class T>
+struct row_vector {
+  T const* from;  // in row 0
+  std::int64_t token_stride;
+  std::int32_t head, channel;
+  bool present;  // a row has one of this number
+
+  __device__ row_vector(token_rows<T> const& rows, std::int32_t kv_heads, std::int32_t dim, std::int32_t number) {
+    head = number / (dim / 8), channel = 8 * (number - head * (dim / 8));
+    from = rows.row(0, head) + channel, token_stride = rows.token_stride;
+    present = number < kv_heads * (dim / 8);
+  }
+  __device__ uint4 load(std::int32_t row) const { return *reinterpret_cast<uint4 const*>(from + row * token_stride); }
+};
+
+__device__ __forceinline__ void prefetch(void const* at) { asm volatile("prefetch.global.L2 [%0];" : : "l"(at)); }
+
+/// CTA (i, j, c) copies run c of the vectors of new row j of sequence i, a thread one of its keys and one of its values.
 template <class T, class W>
 __launch_bounds__(tuning::append::threads) __global__ void append_kernel(append_arguments<T, W> const a) {
   // What needs no memory comes first, while the previous launch still runs.
   auto const i = static_cast<std::int32_t>(blockIdx.x);
-  auto const vector = static_cast<std::int32_t>(blockIdx.z * tuning::append::threads + threadIdx.x);
-  std::int32_t const key_vectors = a.rows.kv_heads * (a.rows.key_dim / 8);
-  std::int32_t const vectors = key_vectors + a.rows.kv_heads * (a.rows.value_dim / 8);
-  side const which = vector < key_vectors ? side::key : side::value;
-  std::int32_t const in_side = which == side::key ? vector : vector - key_vectors;
-  std::int32_t const in_head = (which == side::key ? a.rows.key_dim : a.rows.value_dim) / 8;
-  std::int32_t const head = in_side / in_head, channel = 8 * (in_side - head * in_head);
-  token_rows<T> const& rows = which == side::key ? a.rows.keys : a.rows.values;
-  T const* const from = rows.row(0, head) + channel;
-  std::int64_t const token_stride = rows.token_stride;
+  auto const number = static_cast<std::int32_t>(blockIdx.z * tuning::append::threads + threadIdx.x);
+  row_vector<T> const k(a.rows.keys, a.rows.kv_heads, a.rows.key_dim, number),
+      v(a.rows.values, a.rows.kv_heads, a.rows.value_dim, number);
 
   wait_for_previous_launch();
-  if (vector >= vectors) return;
+  if (!k.present && !v.present) return;
   std::int32_t const first = a.rows.row_offsets[i], end = a.rows.row_offsets[i + 1];
   std::int32_t const length = a.sequences.length[i], slot = a.sequences.slot_of(i);
   std::int32_t const record = a.side.sinks > 0 ? a.sequences.record_of(i) : -1;
   std::int32_t const row = first + static_cast<std::int32_t>(blockIdx.y), position = length - (end - row);
   if (slot < 0 || row >= end || position < 0) return;  // position: lengths that the step's beginning has not moved
-  uint4 const x = to_window<W, T>(*reinterpret_cast<uint4 const*>(from + row * token_stride));
-  auto const ring_row = static_cast<std::uint32_t>(position) % static_cast<std::uint32_t>(a.window.rows);
-  auto* const ring = reinterpret_cast<std::byte*>(a.window.row(slot, which, head, 0) + channel);
-  *reinterpret_cast<uint4*>(ring + std::int64_t{ring_row} * a.window.row_stride) = x;
-  if (position < a.side.sinks && record >= 0)
-    *reinterpret_cast<uint4*>(a.side.sink(record, which, head, position) + channel) = x;
+  uint4 key{}, value{};
+  if (k.present) key = k.load(row);
+  if (v.present) value = v.load(row);
+
+  std::int64_t const ring_row = static_cast<std::uint32_t>(position) % static_cast<std::uint32_t>(a.window.rows);
+  auto const to = [&](side s, row_vector<T> const& x) {
+    auto* const in_row_0 = reinterpret_cast<std::byte*>(a.window.row(slot, s, x.head, 0) + x.channel);
+    return reinterpret_cast<uint4*>(in_row_0 + ring_row * a.window.row_stride);
+  };
+  uint4 *const key_to = to(side::key, k), *const value_to = to(side::value, v);
+  // Ask for the lines of the window while the rows are still coming.
+  if (k.present) prefetch(key_to);
+  if (v.present) prefetch(value_to);
+  key = to_window<W, T>(key), value = to_window<W, T>(value);
+  if (k.present) *key_to = key;
+  if (v.present) *value_to = value;
+  if (position < a.side.sinks && record >= 0) {
+    auto const sink = [&](side s, row_vector<T> const& x) {
+      return reinterpret_cast<uint4*>(a.side.sink(record, s, x.head, position) + x.channel);
+    };
+    if (k.present) *sink(side::key, k) = key;
+    if (v.present) *sink(side::value, v) = value;
+  }
 }
 
 }  // namespace detail
@@ -113,7 +140,7 @@ template <element W, element T>
     return cudaErrorInvalidValue;
   constexpr int threads = tuning::append::threads;
   constexpr std::int64_t most = 65535;  // of a grid's second and third dimension
-  std::int64_t const vectors = std::int64_t{rows.kv_heads} * ((std::int64_t{rows.key_dim} + rows.value_dim) / 8);
+  std::int64_t const vectors = std::int64_t{rows.kv_heads} * (std::max(rows.key_dim, rows.value_dim) / 8);
   std::int64_t const runs = (vectors + threads - 1) / threads;
   if (runs > most || rows.max_rows > most) return cudaErrorInvalidValue;
   if (sequences.count == 0 || rows.max_rows == 0) return cudaSuccess;
