@@ -5,6 +5,7 @@
 #include <kvant/attention/options.hpp>
 #include <kvant/attention/reference.hpp>
 #include <kvant/cache/page_codec.hpp>
+#include <kvant/cache/step.hpp>
 #include <kvant/cache/views.hpp>
 #include <kvant/config.hpp>
 #include <kvant/format/policies.hpp>

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace kvant::inline v0::detail {
+
+/// First statement of a kernel that launch_overlapped launched, by every thread: lets the next launch be scheduled and
+/// waits for the memory of the previous one. No access to global memory may stand before it.
+__device__ __forceinline__ void wait_for_previous_launch() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/// Launches a kernel that may be scheduled before the previous launch on the stream has ended.
+template <class Kernel, class... Arguments>
+cudaError_t launch_overlapped(Kernel kernel, dim3 grid, int threads, cudaStream_t stream,
+                              Arguments const&... arguments) {
+  cudaLaunchConfig_t launch{};
+  launch.gridDim = grid, launch.blockDim = static_cast<unsigned>(threads), launch.stream = stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  launch.attrs = &overlap, launch.numAttrs = 1;
+  return cudaLaunchKernelEx(&launch, kernel, arguments...);
+}
+
+}  // namespace kvant::inline v0::detail
