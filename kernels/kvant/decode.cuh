@@ -7,6 +7,7 @@
 
 #include <kvant/attention/options.hpp>
 #include <kvant/block/decode_block.cuh>
+#include <kvant/block/overlap.cuh>
 #include <kvant/cache/views.hpp>
 #include <kvant/plan.cuh>
 
@@ -37,14 +38,8 @@ cudaError_t launch_decode(decode_arguments<T, O> const& a, cudaStream_t stream) 
   if (cudaError_t const e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
       e != cudaSuccess)
     return e;
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = static_cast<unsigned>(a.plan.shape.multiprocessors), launch.blockDim = cta_warps * 32;
-  launch.dynamicSmemBytes = bytes, launch.stream = stream;
-  cudaLaunchAttribute overlap{};  // the next launch may be scheduled early; every kernel of ours waits before it reads
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  launch.attrs = &overlap, launch.numAttrs = 1;
-  return cudaLaunchKernelEx(&launch, kernel, a);
+  return launch_overlapped(kernel, dim3(static_cast<unsigned>(a.plan.shape.multiprocessors)), cta_warps * 32, bytes,
+                           stream, a);
 }
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <kvant/block/overlap.cuh>
 #include <kvant/cache/views.hpp>
 #include <kvant/config.hpp>
 #include <kvant/layout/page_layout.hpp>
@@ -107,8 +108,7 @@ __launch_bounds__(Plan::plan_threads) __global__
   constexpr int threads = Plan::plan_threads, warps = threads / 32;
   __shared__ std::int32_t begins[threads];  // first unit of each thread's sequences
   __shared__ std::int32_t warp_units[warps], warp_most[warps], warp_empty[warps];
-  asm volatile("griddepcontrol.launch_dependents;");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  wait_for_previous_launch();
   int const thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   int const n = sequences.count, heads = plan.shape.kv_heads;
   int const each = (n + threads - 1) / threads, from = min(n, thread * each), to = min(n, from + each);
@@ -229,14 +229,8 @@ template <kv_format Key, kv_format Value, int Dim>
       sequences.length == nullptr || sequences.history == nullptr || sequences.count < 0 ||
       sequences.count > plan.shape.max_sequences || sinks < 0 || sinks >= page_tokens)
     return cudaErrorInvalidValue;
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = 1, launch.blockDim = decode_plan::plan_threads, launch.stream = stream;
-  cudaLaunchAttribute overlap{};  // what follows may be scheduled early; every kernel of ours waits before it reads
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  launch.attrs = &overlap, launch.numAttrs = 1;
-  return cudaLaunchKernelEx(&launch, detail::plan_kernel<decode_plan>, plan, sequences,
-                            detail::plan_sizes{page_tokens, page_tiles, sinks});
+  return detail::launch_overlapped(detail::plan_kernel<decode_plan>, dim3(1), decode_plan::plan_threads, stream, plan,
+                                   sequences, detail::plan_sizes{page_tokens, page_tiles, sinks});
 }
 
 }  // namespace kvant::inline v0

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <kvant/block/overlap.cuh>
 #include <kvant/block/queries.cuh>
 #include <kvant/cache/views.hpp>
 #include <kvant/layout/page_layout.hpp>
@@ -69,8 +70,7 @@ struct decode_block {
 
   __device__ void run() {
     stream pages(a.layer, a.plan, s.stages[warp], s.queues[warp], lane);
-    asm volatile("griddepcontrol.launch_dependents;");
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    wait_for_previous_launch();
     if (pages.work().empty_sequences != 0) zero_empty_sequences(a);
     if (pages.work().team < 0) return;
     if (lane == 0) s.team_warps[warp] = pages.work().split.team_warps;

@@ -123,13 +123,14 @@ struct page_tile {
     {
       std::uint32_t w[value_words];
       load_words(w, tile + value_offset, lane);
+      if constexpr (value_unpack::offset != 0.f) {
+        constexpr std::uint32_t pair = 0x00010001u * static_cast<std::uint32_t>(value_unpack::offset * 16777216.f);
+        std::uint32_t const constant[4] = {pair, pair, pair, pair};
 #pragma unroll
-      for (int b = 0; b < blocks; ++b) {
-        if constexpr (value_unpack::offset != 0.f) {
-          constexpr std::uint32_t pair = 0x00010001u * static_cast<std::uint32_t>(value_unpack::offset * 16777216.f);
-          std::uint32_t const constant[4] = {pair, pair, pair, pair};
-          ptx::mma(st.offset_out, constant, p[b][0], p[b][1]);
-        }
+        for (int b = 0; b < blocks; ++b) ptx::mma(st.offset_out, constant, p[b][0], p[b][1]);
+      }
+#pragma unroll
+      for (int b = 0; b < blocks; ++b)
 #pragma unroll
         for (int k = 0; k < steps; ++k) {
           int const f = b * steps + k;
@@ -138,7 +139,6 @@ struct page_tile {
                                f % value_unpack::fragments_per_unit, one, fragment);
           ptx::mma(st.out[k], fragment, p[b][0], p[b][1]);
         }
-      }
     }
   }
 

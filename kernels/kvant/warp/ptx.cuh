@@ -2,14 +2,27 @@
 
 #include <cstdint>
 
+#include <kvant/config.hpp>
+
 // One instruction a function. Lane 4g + t of a warp, g = 0..7, t = 0..3.
 namespace kvant::inline v0::ptx {
 
-/// Byte permute: nibble i of `selector` picks byte i of the result out of the eight bytes b:a.
-__device__ __forceinline__ std::uint32_t prmt(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+/// Byte permute: nibble i of `selector` picks byte i of the result out of the eight bytes b:a; its top bit asks for eight
+/// times that byte's sign instead.
+KVANT_HD inline std::uint32_t prmt(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+#if defined(__CUDA_ARCH__)
   std::uint32_t r;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
   return r;
+#else
+  std::uint32_t r = 0;
+  for (int i = 0; i < 4; ++i) {
+    std::uint32_t const pick = selector >> (4 * i) & 15u;
+    std::uint32_t const byte = ((pick & 4u) != 0 ? b : a) >> (8 * (pick & 3u)) & 255u;
+    r |= ((pick & 8u) == 0 ? byte : (byte & 128u) != 0 ? 255u : 0u) << (8 * i);
+  }
+  return r;
+#endif
 }
 __device__ __forceinline__ float exp2(float x) {
   float r;
