@@ -45,7 +45,7 @@ __device__ __forceinline__ lane_rows ring_rows(window_view<W> const& w, std::int
   std::uint32_t const second = first + 8 < rows ? first + 8 : first + 8 - rows;
   std::byte const* const base = w.base + slot * w.slot_stride + (s == side::key ? 0 : w.side_stride) +
                                 head * w.head_stride;
-  return {{base + first * w.row_stride, base + second * w.row_stride}, {}};
+  return {{base + first * w.row_stride, base + second * w.row_stride}};
 }
 /// An element of a key of the first page, while the page lies in the ring: position and ring row are the same.
 template <class W>
@@ -58,7 +58,7 @@ __device__ __forceinline__ W first_page_key(window_view<W> const& w, std::int64_
 template <class T>
 __device__ __forceinline__ std::byte* unit_of(layer_view<T> const& layer, std::int32_t sequence, std::int32_t page,
                                               std::int32_t head, [[maybe_unused]] std::int32_t* bad_page_id) {
-  auto const entry = static_cast<std::uint32_t>(page) % static_cast<std::uint32_t>(layer.table.capacity);
+  std::int32_t const entry = page < layer.table.capacity ? page : page % layer.table.capacity;
   std::int32_t const id = layer.table.ids[sequence * layer.table.row_stride + entry];
   if (id >= 0 && id < layer.pages.count) return layer.pages.unit(id, head);
 #ifdef KVANT_DEBUG_PAGE_IDS
@@ -69,6 +69,7 @@ __device__ __forceinline__ std::byte* unit_of(layer_view<T> const& layer, std::i
 
 template <class W>
 struct commit_work {
+  using tuning = tuning::commit;
   layer_list<W> list;
   std::int32_t window_tokens;
   std::int32_t* bad_page_id;
@@ -77,16 +78,17 @@ struct commit_work {
   [[nodiscard]] __device__ __forceinline__ layer_view<W> const& this_layer() const {
     return blockIdx.z == 0 ? list.first : list.layers[blockIdx.z];
   }
-  /// CTA (head, i, layer) codes pages i, i + gridDim.y, ... of those that the batch commits.
+  /// CTA (head, i, layer) takes jobs i, i + gridDim.y, ...: the keys (even numbers) and values of the pages that the batch
+  /// commits.
   template <class Quantizer>
   __device__ __forceinline__ void run(Quantizer const& quantizer) const {
     constexpr std::int32_t page_tokens = Quantizer::page_tokens;
     sequences_view const& sequences = list.first.sequences;
     auto const head = static_cast<std::int32_t>(blockIdx.x);
     quantizer.run(
-        [&](unit_job& job, std::int32_t number) {
-          auto const page = static_cast<std::int32_t>(blockIdx.y + number * gridDim.y);
-          page_place const place = find_page(page, sequences.count, quantizer.lane, [&](std::int32_t i) {
+        [&](unit_job& job, lane_rows& rows, std::int32_t number, int lane, int token) {
+          auto const index = static_cast<std::int32_t>(blockIdx.y + static_cast<unsigned>(number) * gridDim.y);
+          page_place const place = find_page(index / 2, sequences.count, lane, [&](std::int32_t i) {
             std::int32_t const history = sequences.history[i], length = sequences.length[i], slot = sequences.slot_of(i);
             std::int32_t const after = history_after_commit(history, length, window_tokens, page_tokens);
             return slot < 0 ? 0 : (after - history) / page_tokens;
@@ -94,11 +96,13 @@ struct commit_work {
           if (place.sequence < 0) return false;
           std::int32_t const history = sequences.history[place.sequence];
           layer_view<W> const& layer = this_layer();
+          job.which = index % 2 == 0 ? side::key : side::value;
           job.page = history / page_tokens + place.within;
           job.unit = unit_of(layer, place.sequence, job.page, head, bad_page_id);
-          job.rows = ring_rows(layer.window, sequences.slot_of(place.sequence),
-                               quantizer.codes_keys() ? side::key : side::value, head,
-                               job.page * page_tokens + quantizer.first_token());
+          job.fresh = page_tokens;
+          rows = ring_rows(layer.window, sequences.slot_of(place.sequence),
+                               job.which, head,
+                               job.page * page_tokens + token);
           if constexpr (Quantizer::balanced) {
             job.factors = layer.side.factor(sequences.record_of(place.sequence), head);
             job.without_factors = history == 0 ? place.sequence : -1;
@@ -112,17 +116,20 @@ struct commit_work {
 };
 
 template <class Quantizer, class Work>
-__launch_bounds__(Quantizer::threads, tuning::quantize::ctas_per_sm) __global__
+__launch_bounds__(Quantizer::threads, Work::tuning::ctas_per_sm) __global__
     void quantize_kernel(__grid_constant__ Work const work, std::int32_t sinks) {
   __shared__ typename Quantizer::storage storage;
   wait_for_previous_launch();
   work.run(Quantizer{storage, sinks, work.one, static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)});
 }
 
-/// CTAs (heads, pages, layers) for this many pages a head at most.
-inline dim3 quantize_grid(std::int64_t pages, std::int32_t heads, std::int32_t layers) {
-  std::int64_t const fit = std::max<std::int64_t>(1, tuning::quantize::most_ctas / (std::int64_t{heads} * layers));
-  return dim3(static_cast<unsigned>(heads), static_cast<unsigned>(std::min(std::max<std::int64_t>(pages, 1), fit)),
+/// CTAs (heads, jobs, layers) for this many pages a head at most, no more than run at once; an odd number of jobs, so that
+/// a CTA takes keys and values in turn.
+template <class Tuning>
+dim3 quantize_grid(std::int64_t pages, std::int32_t heads, std::int32_t layers) {
+  std::int64_t const fit = std::max<std::int64_t>(1, Tuning::most_ctas / (std::int64_t{heads} * layers));
+  std::int64_t const jobs = std::max<std::int64_t>(1, 2 * pages);
+  return dim3(static_cast<unsigned>(heads), static_cast<unsigned>(jobs <= fit ? jobs : (fit - 1) / 2 * 2 + 1),
               static_cast<unsigned>(layers));
 }
 
@@ -170,7 +177,7 @@ template <kv_format Key, kv_format Value, int Dim, element W>
   if (layers.first.sequences.count == 0) return cudaSuccess;
   std::int64_t const pages = std::int64_t{layers.first.sequences.count} * options.max_pages;
   return detail::launch_overlapped(detail::quantize_kernel<quantizer, work>,
-                                   detail::quantize_grid(pages, options.kv_heads, layers.count), quantizer::threads,
+                                   detail::quantize_grid<tuning::commit>(pages, options.kv_heads, layers.count), quantizer::threads,
                                    stream, work{layers, options.window_tokens, options.bad_page_id, 0x3c003c00u},
                                    layers.first.side.sinks);
 }

@@ -29,11 +29,13 @@ struct prefill_span {
   }
 };
 
-template <class T, class W>
+template <class Key, class T, class W, int PageTokens>
 struct prefill_work {
+  static constexpr std::int32_t page_tokens = PageTokens;
+  using tuning = tuning::prefill<Key::is_centered, !std::is_same_v<T, W>>;
   layer_view<W> layer;
   new_rows_view<T> rows;
-  std::int32_t window_tokens, page_tokens;
+  std::int32_t window_tokens;
   std::int32_t* bad_page_id;
   std::uint32_t one;
 
@@ -58,8 +60,8 @@ struct prefill_work {
     return first_page_key(layer.window, layer.sequences.slot_of(sequence), head, token, channel);
   }
 
-  /// CTA (head, i) codes pages i, i + gridDim.y, ... of the batch, and copies what stays exact of sequences
-  /// gridDim.y - 1 - i, ...
+  /// CTA (head, i) takes jobs i, i + gridDim.y, ...: the keys (even numbers) and values of the batch's pages. It copies
+  /// what stays exact of sequences gridDim.y - 1 - i, ...
   template <class Quantizer>
   __device__ __forceinline__ void run(Quantizer const& quantizer) const {
     sequences_view const& sequences = layer.sequences;
@@ -70,31 +72,55 @@ struct prefill_work {
       prefill_span const s = span(i);
       if (!s.overwrites(layer.window.rows)) copy_exact(i, head, s);
     }
+    // What a warp knows of the sequence it is in, in shared memory: registers are for rows.
+    __shared__ cursor cursors[Quantizer::warps];
+    cursor& c = cursors[quantizer.warp];
+    if (quantizer.lane == 0) c.pages = 0;
+    __syncwarp();
     quantizer.run(
-        [&](unit_job& job, std::int32_t number) {
-          auto const page = static_cast<std::int32_t>(blockIdx.y + number * gridDim.y);
-          page_place const place = find_page(page, sequences.count, quantizer.lane, [&](std::int32_t i) {
-            prefill_span const s = span(i);
-            return (s.end - s.history) / Quantizer::page_tokens;
-          });
-          if (place.sequence < 0) return false;
-          prefill_span const s = span(place.sequence);
-          job.page = s.history / Quantizer::page_tokens + place.within;
-          job.unit = unit_of(layer, place.sequence, job.page, head, bad_page_id);
-          side const which = quantizer.codes_keys() ? side::key : side::value;
-          std::int32_t const position = job.page * Quantizer::page_tokens + quantizer.first_token();
-          if (job.page * Quantizer::page_tokens < s.start)
-            job.rows = ring_rows(layer.window, sequences.slot_of(place.sequence), which, head, position);
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            job.rows.fresh[r] = position + 8 * r >= s.start;
-            if (job.rows.fresh[r]) job.rows.at[r] = fresh_row(which, place.sequence, s.start, head, position + 8 * r);
+        [&](unit_job& job, lane_rows& from, std::int32_t number, int lane, int token) {
+          auto const index = static_cast<std::int32_t>(blockIdx.y + static_cast<unsigned>(number) * gridDim.y);
+          if (index / 2 - c.first >= c.pages && !move(c, index / 2, lane)) return false;
+          std::int32_t const page = c.page + (index / 2 - c.first), first = page * Quantizer::page_tokens;
+          job.which = index % 2 == 0 ? side::key : side::value;
+          job.page = page;
+          job.unit = unit_of(layer, c.sequence, page, head, bad_page_id);
+          job.fresh = c.start - first;
+          token_rows<T> const& fresh = job.which == side::key ? rows.keys : rows.values;
+          if (job.fresh <= 0) {
+            T const* const row = fresh.row(c.row + (first - c.start) + token, head);
+            from.at[0] = row, from.at[1] = row + 8 * fresh.token_stride;
+          } else {
+            std::int32_t const position = first + token;
+            from = ring_rows(layer.window, sequences.slot_of(c.sequence), job.which, head, position);
+            if (token >= job.fresh) from.at[0] = fresh.row(c.row + (position - c.start), head);
+            if (token + 8 >= job.fresh) from.at[1] = fresh.row(c.row + (position + 8 - c.start), head);
           }
-          if constexpr (Quantizer::balanced)
-            job.factors = layer.side.factor(sequences.record_of(place.sequence), head);
+          if constexpr (Quantizer::balanced) job.factors = layer.side.factor(sequences.record_of(c.sequence), head);
           return true;
         },
         factors_stored{});  // by factors_kernel
+  }
+
+  /// Where a warp is in the batch.
+  struct cursor {
+    std::int32_t sequence, first, pages, page;  // first: its first page, as the batch's pages are numbered; page: in itself
+    std::int32_t start, row;                    // first new position, and its row
+  };
+  /// To the sequence that has page `index` of the batch; false where none has.
+  __device__ __forceinline__ bool move(cursor& c, std::int32_t index, int lane) const {
+    page_place const place = find_page(index, layer.sequences.count, lane, [&](std::int32_t i) {
+      prefill_span const s = span(i);
+      return (s.end - s.history) / page_tokens;
+    });
+    if (place.sequence < 0) return false;
+    prefill_span const s = span(place.sequence);
+    __syncwarp();
+    if (lane == 0)
+      c = {place.sequence, index - place.within, (s.end - s.history) / page_tokens, s.history / page_tokens, s.start,
+           rows.row_offsets[place.sequence]};
+    __syncwarp();
+    return true;
   }
 
   /// New rows that stay exact, into the ring and the side record: 16 threads a row.
@@ -134,7 +160,7 @@ __launch_bounds__(4 * Dim) __global__ void factors_kernel(__grid_constant__ Work
   if (s.history > 0 || s.end == 0) return;
   int const channel = static_cast<int>(threadIdx.x) % Dim, group = static_cast<int>(threadIdx.x) / Dim;
   auto const factor_with = [&](auto element) {
-    return make_factor<Key, Dim, PageTokens, 4>(storage, group, channel, work.layer.side.sinks, 0, element);
+    return make_factor<Key, Dim, PageTokens, 4>(storage, group, channel, work.layer.side.sinks, element);
   };
   half const factor = s.start == 0 ? factor_with([&, row = work.fresh_row(side::key, i, 0, head, 0) + channel](int token) {
     return window_element<half>(row[token * work.rows.keys.token_stride]);
@@ -173,7 +199,7 @@ template <kv_format Key, kv_format Value, int Dim, element W, element T>
   static_assert(Dim == 128, "prefill_async: head_dim 128");
   static_assert(std::is_same_v<W, half> && sizeof(T) == 2, "prefill_async: window rows of half, new rows of 2 bytes");
   using quantizer = detail::page_quantizer<Key, Value, Dim, W, T>;
-  using work = detail::prefill_work<T, W>;
+  using work = detail::prefill_work<Key, T, W, quantizer::page_tokens>;
   auto const aligned = [](auto... bytes) { return ((static_cast<std::uint64_t>(bytes) % 16 == 0) && ...); };
   auto const address = [](void const* p) { return reinterpret_cast<std::uint64_t>(p); };
   auto const& side = layer.side;
@@ -189,7 +215,7 @@ template <kv_format Key, kv_format Value, int Dim, element W, element T>
   if (layer.window.rows < options.window_tokens + quantizer::page_tokens - 1) return cudaErrorInvalidValue;
   if (layer.sequences.count > 65535) return cudaErrorInvalidValue;
   if (layer.sequences.count == 0) return cudaSuccess;
-  work const w{layer, rows, options.window_tokens, quantizer::page_tokens, options.bad_page_id, 0x3c003c00u};
+  work const w{layer, rows, options.window_tokens, options.bad_page_id, 0x3c003c00u};
   dim3 const heads(static_cast<unsigned>(rows.kv_heads), static_cast<unsigned>(layer.sequences.count));
   if constexpr (Key::is_balanced) {
     auto const kernel = detail::factors_kernel<Key, Dim, quantizer::page_tokens, work>;
@@ -199,7 +225,7 @@ template <kv_format Key, kv_format Value, int Dim, element W, element T>
       layer.sequences.count * ((std::int64_t{rows.max_rows} + layer.window.rows) / quantizer::page_tokens);
   if (cudaError_t const e =
           detail::launch_overlapped(detail::quantize_kernel<quantizer, work>,
-                                    detail::quantize_grid(most_pages, rows.kv_heads, 1), quantizer::threads, stream, w,
+                                    detail::quantize_grid<typename work::tuning>(most_pages, rows.kv_heads, 1), quantizer::threads, stream, w,
                                     layer.side.sinks);
       e != cudaSuccess)
     return e;

@@ -11,15 +11,6 @@
 
 namespace kvant::inline v0::detail {
 
-/// What the warps that code the centered keys of a unit share: sums of their rows and what is taken off the rows,
-///   coded row = (row - mean) * slope + shift: slope = sign of the rotation / balance factor, shift = what the stored mean
-///   leaves of the mean, turned back to channels (so that it needs no pass after the rotation)
-template <int Dim, int Warps>
-struct centering_storage {
-  alignas(16) float partial[Warps][Dim];
-  alignas(16) float mean[Dim], slope[Dim], shift[Dim];
-  float inverse_factor[Dim];
-};
 /// What make_factor shares.
 template <int Dim, int Groups>
 struct factor_storage {
@@ -27,6 +18,24 @@ struct factor_storage {
   double square[Groups][Dim];
 };
 
+/// What the warps that code the centered keys of a unit share: sums of their rows and what is taken off the rows,
+///   coded row = (row - mean) * slope + shift: slope = sign of the rotation / balance factor, shift = what the stored mean
+///   leaves of the mean, turned back to channels (so that it needs no pass after the rotation)
+/// once in fp32, and once as halves, where the shift has what the rounding of the mean leaves.
+template <int Dim, int Warps>
+struct centering_storage {
+  alignas(16) float partial[Warps][Dim];
+  alignas(16) float mean[Dim], slope[Dim], shift[Dim];
+  alignas(16) std::uint16_t half_mean[Dim], half_slope[Dim], half_shift[Dim];
+  float inverse_factor[Dim];
+  std::int32_t spoiled;  // a value of the page is not finite
+
+  /// In the place of partial, mean and slope, which are made after them.
+  __device__ __forceinline__ factor_storage<Dim, 1>& factors() {
+    static_assert(sizeof(factor_storage<Dim, 1>) == sizeof partial + sizeof mean + sizeof slope);
+    return *reinterpret_cast<factor_storage<Dim, 1>*>(partial);
+  }
+};
 /// y = H x in the order of the host (hadamard_transform over slots), four neighbouring positions a lane: position bits
 /// j, hi, b, t0, t1, c0, c1 are slot bits 0, 3, 4, 1, 2, 5, 6. The same bits as the host's sums.
 __device__ __forceinline__ void hadamard_in_slot_order(float (&x)[4], int lane) {
@@ -74,8 +83,8 @@ __device__ __forceinline__ void sum_rows(row_pairs<Dim> const& x, int lane, floa
   for (int i = 0; i < 4; ++i) sum[i] = __fadd_rn(b0 ? v[i + 4] : v[i], __shfl_xor_sync(~0u, b0 ? v[i] : v[i + 4], 4));
 }
 
-/// The mean from the partial sums, its rotation and what is stored of it, by one warp: writes the unit's header and mean,
-/// slope and shift. `tokens` counts those that are not masked.
+/// The mean from the partial sums, its rotation and what is stored of it, by one warp: writes the unit's header and what
+/// the warps share. `tokens` counts those that are not masked.
 template <class Key, int Dim, int Warps>
 __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tokens, int lane, std::byte* header) {
   static_assert(Dim == 128, "center: head_dim 128");
@@ -83,6 +92,7 @@ __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tok
   constexpr float root = 0.08838834764f;  // 1 / sqrt(Dim)
   float mean[4], slope[4], x[4];
   float largest = 0.f;
+  bool spoiled = false;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     int const c = 4 * lane + i;
@@ -90,6 +100,7 @@ __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tok
 #pragma unroll
     for (int w = 1; w < Warps; ++w) sum = __fadd_rn(sum, s.partial[w][c]);
     mean[i] = __fdiv_rn(sum, static_cast<float>(tokens));
+    spoiled = spoiled || !(fabsf(sum) < INFINITY);
     slope[i] = 1.f;
     if constexpr (Key::is_balanced) slope[i] = s.inverse_factor[c];
   }
@@ -121,13 +132,26 @@ __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tok
   reinterpret_cast<float4*>(s.mean)[lane] = make_float4(mean[0], mean[1], mean[2], mean[3]);
   reinterpret_cast<float4*>(s.slope)[lane] = make_float4(slope[0], slope[1], slope[2], slope[3]);
   reinterpret_cast<float4*>(s.shift)[lane] = make_float4(x[0], x[1], x[2], x[3]);
+  std::uint32_t m[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    m[i] = ptx::half2_bits(mean[2 * i], mean[2 * i + 1]);
+    x[2 * i] = __fmaf_rn(__fsub_rn(ptx::low_half(m[i]), mean[2 * i]), slope[2 * i], x[2 * i]);
+    x[2 * i + 1] = __fmaf_rn(__fsub_rn(ptx::high_half(m[i]), mean[2 * i + 1]), slope[2 * i + 1], x[2 * i + 1]);
+  }
+  reinterpret_cast<uint2*>(s.half_mean)[lane] = make_uint2(m[0], m[1]);
+  reinterpret_cast<uint2*>(s.half_slope)[lane] =
+      make_uint2(ptx::half2_bits(slope[0], slope[1]), ptx::half2_bits(slope[2], slope[3]));
+  reinterpret_cast<uint2*>(s.half_shift)[lane] =
+      make_uint2(ptx::half2_bits(x[0], x[1]), ptx::half2_bits(x[2], x[3]));
+  spoiled = __any_sync(~0u, spoiled);
+  if (lane == 0) s.spoiled = spoiled;
 }
 
 /// The balance factor of channel `c` from the rows of a sequence's first page: side_codec::make_factors, but that the
-/// squares are added in another order, in double. By Groups times Dim threads that share barrier `barrier_id`, group j
-/// taking every Groups-th block of 16 tokens; bits(token) is the channel's value as half, of any token of the page.
+/// squares are added in another order, in double. By a CTA of Groups times Dim threads, group j taking every Groups-th block of 16 tokens; bits(token) is the channel's value as half, of any token of the page.
 template <class Key, int Dim, int PageTokens, int Groups, class Bits>
-__device__ __forceinline__ half make_factor(factor_storage<Dim, Groups>& s, int group, int c, int masked, int barrier_id,
+__device__ __forceinline__ half make_factor(factor_storage<Dim, Groups>& s, int group, int c, int masked,
                                             Bits bits) {
   constexpr int blocks = PageTokens / 16, mine = blocks / Groups;
   static_assert(blocks == 4 && blocks % Groups == 0, "make_factor: pages of 64 tokens");
@@ -152,7 +176,7 @@ __device__ __forceinline__ half make_factor(factor_storage<Dim, Groups>& s, int 
     for (int t = 0; t < 4; ++t) sum[t] = __fadd_rn(sum[t], sum[t + 4]);
     s.sum[group + b * Groups][c] = __fadd_rn(__fadd_rn(sum[0], sum[2]), __fadd_rn(sum[1], sum[3]));
   }
-  ptx::barrier(barrier_id, Dim * Groups);
+  __syncthreads();
   int const tokens = PageTokens - masked, partner = Key::pairs::partner(c, Dim);
   auto const mean_of = [&](int channel) {
     float const a = __fadd_rn(s.sum[0][channel], s.sum[1][channel]);
@@ -172,7 +196,7 @@ __device__ __forceinline__ half make_factor(factor_storage<Dim, Groups>& s, int 
       }
   }
   s.square[group][c] = square;
-  ptx::barrier(barrier_id, Dim * Groups);
+  __syncthreads();
   double sum = 0;
 #pragma unroll
   for (int j = 0; j < Groups; ++j) sum += s.square[j][min(c, partner)] + s.square[j][max(c, partner)];

@@ -91,8 +91,9 @@ struct fragment_quantize<lloyd_max<4>> {
     for (int i = 0; i < 4; ++i) v[i] = detail::cells<4>(z[i]);
     std::uint32_t const low = ptx::prmt(v[0], v[2], 0x6420) & 0x70707070u;
     std::uint32_t const high = ptx::prmt(v[1], v[3], 0x6420) & 0x70707070u;
-    std::uint32_t const w = detail::nibbles(low, high) | (ptx::prmt(z[0], z[2], 0x7531) & 0x80808080u);
-    return w | ((ptx::prmt(z[1], z[3], 0x7531) >> 4) & 0x08080808u);
+    // Bytes of all ones where z is negative: prmt's sign mode.
+    std::uint32_t const w = detail::nibbles(low, high) | (ptx::prmt(z[0], z[2], 0xfdb9) & 0x80808080u);
+    return w | (ptx::prmt(z[1], z[3], 0xfdb9) & 0x08080808u);
   }
   static __device__ __forceinline__ void levels(std::uint32_t codes, std::uint32_t one, std::uint32_t (&l)[4]) {
     unpack::unpack(&codes, 0, one, l);
@@ -111,7 +112,6 @@ struct fragment_quantize<lloyd_max<3>> {
     std::uint32_t v[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) v[i] = detail::cells<3>(z[i]);
-    // Bytes of all ones where z is negative: prmt's sign mode.
     std::uint32_t const low = (ptx::prmt(v[0], v[2], 0x6420) ^ ptx::prmt(z[0], z[2], 0xfdb9)) & 0x70707070u;
     std::uint32_t const high = (ptx::prmt(v[1], v[3], 0x6420) ^ ptx::prmt(z[1], z[3], 0xfdb9)) & 0x70707070u;
     return detail::nibbles(low, high);
