@@ -75,7 +75,7 @@ struct prefill_work {
     // What a warp knows of the sequence it is in, in shared memory: registers are for rows.
     __shared__ cursor cursors[Quantizer::warps];
     cursor& c = cursors[quantizer.warp];
-    if (quantizer.lane == 0) c.pages = 0;
+    if (quantizer.lane == 0) c.first = c.pages = 0;
     __syncwarp();
     quantizer.run(
         [&](unit_job& job, lane_rows& from, std::int32_t number, int lane, int token) {
