@@ -15,9 +15,9 @@
 
 #include <kvant/append.cuh>
 #include <kvant/commit.cuh>
+#include <kvant/plan/layer.hpp>
 #include <kvant/prefill.cuh>
 #include <kvant/step.cuh>
-#include <kvant/plan/layer.hpp>
 
 #include "gpu/measure.cuh"
 
@@ -51,16 +51,17 @@ double stream_seconds(bench::pool const& memory, std::int64_t in, std::int64_t o
   std::int64_t const room = in + out;
   for (int const ctas : {132 * 2, 132 * 4, 132 * 8, 132 * 16})
     for (int const threads : {256, 512})
-      best = std::min(best, bench::seconds(
-                                [&](cudaStream_t s) {
-                                  for (int i = 0; i < launches; ++i) {
-                                    std::byte* const at = memory.base + i * room;
-                                    stream_through<<<ctas, threads, 0, s>>>(reinterpret_cast<uint4*>(at), in / 16,
-                                                                            reinterpret_cast<uint4*>(at + in), out / 16);
-                                  }
-                                },
-                                5) /
-                                launches);
+      best =
+          std::min(best, bench::seconds(
+                             [&](cudaStream_t s) {
+                               for (int i = 0; i < launches; ++i) {
+                                 std::byte* const at = memory.base + i * room;
+                                 stream_through<<<ctas, threads, 0, s>>>(reinterpret_cast<uint4*>(at), in / 16,
+                                                                         reinterpret_cast<uint4*>(at + in), out / 16);
+                               }
+                             },
+                             5) /
+                             launches);
   return best;
 }
 
@@ -116,8 +117,8 @@ void prefill(char const* key_name, char const* value_name, int tokens, bench::po
   bench::fill_halves<<<1320, 256>>>(reinterpret_cast<std::uint16_t*>(memory.base), layers * each / 2, 3);
   auto* const ids = bench::upload(shuffled(tokens / 64));
   auto *const length = bench::upload(std::vector<std::int32_t>{tokens}),
-             *const history = bench::upload(std::vector<std::int32_t>{0}),
-             *const offsets = bench::upload(std::vector<std::int32_t>{0, tokens});
+              *const history = bench::upload(std::vector<std::int32_t>{0}),
+              *const offsets = bench::upload(std::vector<std::int32_t>{0, tokens});
   kvant::sequences_view const sequences{length, history, nullptr, nullptr, nullptr, nullptr, 1};
   auto r = row_of("prefill", key_name, value_name, 1, tokens, 0, 0);
   r.bytes = input + tokens / 64 * layer.page_bytes;
@@ -137,8 +138,8 @@ void prefill(char const* key_name, char const* value_name, int tokens, bench::po
               layers;
   r.roofline_seconds = stream_seconds(memory, input, tokens / 64 * layer.page_bytes, layers);
   rows.add(r);
-  for (void* p : {static_cast<void*>(ids), static_cast<void*>(length), static_cast<void*>(history),
-                  static_cast<void*>(offsets)})
+  for (void* p :
+       {static_cast<void*>(ids), static_cast<void*>(length), static_cast<void*>(history), static_cast<void*>(offsets)})
     check(cudaFree(p));
 }
 
@@ -159,8 +160,8 @@ void commit(char const* key_name, char const* value_name, int batch, bench::pool
   half* fresh;
   check(cudaMalloc(&fresh, n * 2 * heads * dim * 2));
   bench::fill_halves<<<132, 256>>>(reinterpret_cast<std::uint16_t*>(fresh), std::int64_t{batch} * 2 * heads * dim, 9);
-  kvant::new_rows_view<half> const new_rows{{fresh, heads * dim, dim}, {fresh + n * heads * dim, heads * dim, dim},
-                                            d_offsets, heads, dim, dim, 1};
+  kvant::new_rows_view<half> const new_rows{
+      {fresh, heads * dim, dim}, {fresh + n * heads * dim, heads * dim, dim}, d_offsets, heads, dim, dim, 1};
   auto const run = [&](char const* name, std::int32_t const* from, int pages, bool with_append) {
     auto r = row_of(name, key_name, value_name, batch, length_now, window, sinks);
     kvant::sequences_view const sequences{length, from, nullptr, nullptr, nullptr, nullptr, batch};
@@ -187,9 +188,9 @@ void commit(char const* key_name, char const* value_name, int batch, bench::pool
   staggered[n / 2] -= 64;  // one of them in this step
   auto* const some = bench::upload(staggered);
   run("append+one", some, 1, true);
-  for (void* p : {static_cast<void*>(ids), static_cast<void*>(length), static_cast<void*>(history),
-                  static_cast<void*>(before), static_cast<void*>(d_offsets), static_cast<void*>(fresh),
-                  static_cast<void*>(some)})
+  for (void* p :
+       {static_cast<void*>(ids), static_cast<void*>(length), static_cast<void*>(history), static_cast<void*>(before),
+        static_cast<void*>(d_offsets), static_cast<void*>(fresh), static_cast<void*>(some)})
     check(cudaFree(p));
 }
 

@@ -28,7 +28,8 @@ struct layer_list {
 struct commit_options {
   std::int32_t window_tokens = 128;  // W: the newest tokens that stay exact
   std::int32_t kv_heads = 0;
-  std::int32_t max_pages = 1;  // what the grid is sized for: pages that a sequence commits in one step; more are served too
+  std::int32_t max_pages =
+      1;  // what the grid is sized for: pages that a sequence commits in one step; more are served too
   /// Device memory. Set to 1 + sequence where a page id that is to be written is out of range, in builds that define
   /// KVANT_DEBUG_PAGE_IDS. Such pages are not written in any build.
   std::int32_t* bad_page_id = nullptr;
@@ -43,15 +44,16 @@ __device__ __forceinline__ lane_rows ring_rows(window_view<W> const& w, std::int
   auto const rows = static_cast<std::uint32_t>(w.rows);
   std::uint32_t const first = static_cast<std::uint32_t>(position) % rows;
   std::uint32_t const second = first + 8 < rows ? first + 8 : first + 8 - rows;
-  std::byte const* const base = w.base + slot * w.slot_stride + (s == side::key ? 0 : w.side_stride) +
-                                head * w.head_stride;
+  std::byte const* const base =
+      w.base + slot * w.slot_stride + (s == side::key ? 0 : w.side_stride) + head * w.head_stride;
   return {{base + first * w.row_stride, base + second * w.row_stride}};
 }
 /// An element of a key of the first page, while the page lies in the ring: position and ring row are the same.
 template <class W>
 __device__ __forceinline__ W first_page_key(window_view<W> const& w, std::int64_t slot, std::int32_t head, int token,
                                             int channel) {
-  return reinterpret_cast<W const*>(w.base + slot * w.slot_stride + head * w.head_stride + token * w.row_stride)[channel];
+  return reinterpret_cast<W const*>(w.base + slot * w.slot_stride + head * w.head_stride +
+                                    token * w.row_stride)[channel];
 }
 
 /// Where the page of a job lies; null where it must not be written.
@@ -89,7 +91,8 @@ struct commit_work {
         [&](unit_job& job, lane_rows& rows, std::int32_t number, int lane, int token) {
           auto const index = static_cast<std::int32_t>(blockIdx.y + static_cast<unsigned>(number) * gridDim.y);
           page_place const place = find_page(index / 2, sequences.count, lane, [&](std::int32_t i) {
-            std::int32_t const history = sequences.history[i], length = sequences.length[i], slot = sequences.slot_of(i);
+            std::int32_t const history = sequences.history[i], length = sequences.length[i],
+                               slot = sequences.slot_of(i);
             std::int32_t const after = history_after_commit(history, length, window_tokens, page_tokens);
             return slot < 0 ? 0 : (after - history) / page_tokens;
           });
@@ -100,9 +103,8 @@ struct commit_work {
           job.page = history / page_tokens + place.within;
           job.unit = unit_of(layer, place.sequence, job.page, head, bad_page_id);
           job.fresh = page_tokens;
-          rows = ring_rows(layer.window, sequences.slot_of(place.sequence),
-                               job.which, head,
-                               job.page * page_tokens + token);
+          rows = ring_rows(layer.window, sequences.slot_of(place.sequence), job.which, head,
+                           job.page * page_tokens + token);
           if constexpr (Quantizer::balanced) {
             job.factors = layer.side.factor(sequences.record_of(place.sequence), head);
             job.without_factors = history == 0 ? place.sequence : -1;
@@ -176,10 +178,10 @@ template <kv_format Key, kv_format Value, int Dim, element W>
     return cudaErrorInvalidValue;
   if (layers.first.sequences.count == 0) return cudaSuccess;
   std::int64_t const pages = std::int64_t{layers.first.sequences.count} * options.max_pages;
-  return detail::launch_overlapped(detail::quantize_kernel<quantizer, work>,
-                                   detail::quantize_grid<tuning::commit>(pages, options.kv_heads, layers.count), quantizer::threads,
-                                   stream, work{layers, options.window_tokens, options.bad_page_id, 0x3c003c00u},
-                                   layers.first.side.sinks);
+  return detail::launch_overlapped(
+      detail::quantize_kernel<quantizer, work>,
+      detail::quantize_grid<tuning::commit>(pages, options.kv_heads, layers.count), quantizer::threads, stream,
+      work{layers, options.window_tokens, options.bad_page_id, 0x3c003c00u}, layers.first.side.sinks);
 }
 
 }  // namespace kvant::inline v0

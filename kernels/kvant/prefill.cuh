@@ -19,6 +19,13 @@ struct prefill_options {
 
 namespace detail {
 
+/// blockIdx.x, as far as the compiler can tell another one each time.
+__device__ __forceinline__ std::int32_t fresh_block_x() {
+  std::int32_t x;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  return x;
+}
+
 /// What one prefill call knows of a sequence; positions. Its new rows are [start, length).
 struct prefill_span {
   std::int32_t history = 0, length = 0, start = 0, end = 0;  // pages take [history, end)
@@ -65,12 +72,11 @@ struct prefill_work {
   template <class Quantizer>
   __device__ __forceinline__ void run(Quantizer const& quantizer) const {
     sequences_view const& sequences = layer.sequences;
-    auto const head = static_cast<std::int32_t>(blockIdx.x);
     auto const step = static_cast<std::int32_t>(gridDim.y);
 #pragma unroll 1
     for (auto i = step - 1 - static_cast<std::int32_t>(blockIdx.y); i < sequences.count; i += step) {
       prefill_span const s = span(i);
-      if (!s.overwrites(layer.window.rows)) copy_exact(i, head, s);
+      if (!s.overwrites(layer.window.rows)) copy_exact(i, static_cast<std::int32_t>(blockIdx.x), s);
     }
     // What a warp knows of the sequence it is in, in shared memory: registers are for rows.
     __shared__ cursor cursors[Quantizer::warps];
@@ -79,6 +85,8 @@ struct prefill_work {
     __syncwarp();
     quantizer.run(
         [&](unit_job& job, lane_rows& from, std::int32_t number, int lane, int token) {
+          // The head from here on is made anew for each job: what depends on it shall not wait in registers.
+          std::int32_t const head = fresh_block_x();
           auto const index = static_cast<std::int32_t>(blockIdx.y + static_cast<unsigned>(number) * gridDim.y);
           if (index / 2 - c.first >= c.pages && !move(c, index / 2, lane)) return false;
           std::int32_t const page = c.page + (index / 2 - c.first), first = page * Quantizer::page_tokens;
@@ -104,8 +112,9 @@ struct prefill_work {
 
   /// Where a warp is in the batch.
   struct cursor {
-    std::int32_t sequence, first, pages, page;  // first: its first page, as the batch's pages are numbered; page: in itself
-    std::int32_t start, row;                    // first new position, and its row
+    std::int32_t sequence, first, pages,
+        page;                 // first: its first page, as the batch's pages are numbered; page: in itself
+    std::int32_t start, row;  // first new position, and its row
   };
   /// To the sequence that has page `index` of the batch; false where none has.
   __device__ __forceinline__ bool move(cursor& c, std::int32_t index, int lane) const {
@@ -117,7 +126,11 @@ struct prefill_work {
     prefill_span const s = span(place.sequence);
     __syncwarp();
     if (lane == 0)
-      c = {place.sequence, index - place.within, (s.end - s.history) / page_tokens, s.history / page_tokens, s.start,
+      c = {place.sequence,
+           index - place.within,
+           (s.end - s.history) / page_tokens,
+           s.history / page_tokens,
+           s.start,
            rows.row_offsets[place.sequence]};
     __syncwarp();
     return true;
@@ -125,13 +138,14 @@ struct prefill_work {
 
   /// New rows that stay exact, into the ring and the side record: 16 threads a row.
   __device__ __forceinline__ void copy_exact(std::int32_t sequence, std::int32_t head, prefill_span const& s) const {
-    std::int32_t const at = static_cast<std::int32_t>(threadIdx.x) / 16, step = static_cast<std::int32_t>(blockDim.x) / 16;
+    std::int32_t const at = static_cast<std::int32_t>(threadIdx.x) / 16,
+                       step = static_cast<std::int32_t>(blockDim.x) / 16;
     int const channel = static_cast<int>(threadIdx.x) % 16 * 8;
     std::int64_t const slot = layer.sequences.slot_of(sequence);
     std::int32_t const kept = min(layer.side.sinks, s.length), record = layer.sequences.record_of(sequence);
     auto const load = [&](side which, std::int32_t position) {
-      return eight_elements<W, T>(__ldcs(
-          reinterpret_cast<uint4 const*>(fresh_row(which, sequence, s.start, head, position) + channel)));
+      return eight_elements<W, T>(
+          __ldcs(reinterpret_cast<uint4 const*>(fresh_row(which, sequence, s.start, head, position) + channel)));
     };
 #pragma unroll 1
     for (int k = 0; k < 2; ++k) {
@@ -140,7 +154,8 @@ struct prefill_work {
       for (std::int32_t p = max(max(s.start, s.end), s.length - layer.window.rows) + at; p < s.length; p += step) {
         uint4 const v = load(which, p);
         auto const ring_row = static_cast<std::uint32_t>(p) % static_cast<std::uint32_t>(layer.window.rows);
-        *reinterpret_cast<uint4*>(layer.window.row(slot, which, head, 0) + channel + ring_row * (layer.window.row_stride / 2)) = v;
+        *reinterpret_cast<uint4*>(layer.window.row(slot, which, head, 0) + channel +
+                                  ring_row * (layer.window.row_stride / 2)) = v;
       }
       if (record >= 0)
 #pragma unroll 1
@@ -162,12 +177,11 @@ __launch_bounds__(4 * Dim) __global__ void factors_kernel(__grid_constant__ Work
   auto const factor_with = [&](auto element) {
     return make_factor<Key, Dim, PageTokens, 4>(storage, group, channel, work.layer.side.sinks, element);
   };
-  half const factor = s.start == 0 ? factor_with([&, row = work.fresh_row(side::key, i, 0, head, 0) + channel](int token) {
-    return window_element<half>(row[token * work.rows.keys.token_stride]);
-  })
-                                   : factor_with([&](int token) {
-                                       return work.first_key(i, s.start, head, token, channel);
-                                     });
+  half const factor = s.start == 0
+                          ? factor_with([&, row = work.fresh_row(side::key, i, 0, head, 0) + channel](int token) {
+                              return window_element<half>(row[token * work.rows.keys.token_stride]);
+                            })
+                          : factor_with([&](int token) { return work.first_key(i, s.start, head, token, channel); });
   if (group == 0) work.layer.side.factor(work.layer.sequences.record_of(i), head)[channel] = factor;
 }
 
@@ -225,13 +239,14 @@ template <kv_format Key, kv_format Value, int Dim, element W, element T>
       layer.sequences.count * ((std::int64_t{rows.max_rows} + layer.window.rows) / quantizer::page_tokens);
   if (cudaError_t const e =
           detail::launch_overlapped(detail::quantize_kernel<quantizer, work>,
-                                    detail::quantize_grid<typename work::tuning>(most_pages, rows.kv_heads, 1), quantizer::threads, stream, w,
-                                    layer.side.sinks);
+                                    detail::quantize_grid<typename work::tuning>(most_pages, rows.kv_heads, 1),
+                                    quantizer::threads, stream, w, layer.side.sinks);
       e != cudaSuccess)
     return e;
   bool const may_overwrite =
       std::int64_t{rows.max_rows} + options.window_tokens + quantizer::page_tokens - 1 > layer.window.rows;
-  return may_overwrite ? detail::launch_overlapped(detail::exact_rows_kernel<work>, heads, 256, stream, w) : cudaSuccess;
+  return may_overwrite ? detail::launch_overlapped(detail::exact_rows_kernel<work>, heads, 256, stream, w)
+                       : cudaSuccess;
 }
 
 }  // namespace kvant::inline v0

@@ -24,8 +24,9 @@ template <int B>
 using tq = kvant::turboquant<B>;
 
 void report(char const* what, gpu::differences const& d) {
-  std::printf("%-28s codes moved %.3f %%, D %+.3f %%, scales %.5f (rule %.5f), mean bytes moved %lld of %lld\n", what, 100 * d.share(),
-              100 * d.cost(), d.scale, d.rule, static_cast<long long>(d.mean_moved), static_cast<long long>(d.mean_bytes));
+  std::printf("%-28s codes moved %.3f %%, D %+.3f %%, scales %.5f (rule %.5f), mean bytes moved %lld of %lld\n", what,
+              100 * d.share(), 100 * d.cost(), d.scale, d.rule, static_cast<long long>(d.mean_moved),
+              static_cast<long long>(d.mean_bytes));
 }
 
 }  // namespace
@@ -37,8 +38,8 @@ TEMPLATE_TEST_CASE("pages that commit writes are the host encoder's, codes at a 
   auto const sinks = GENERATE(0, 4, 7);
   auto const seed = gpu::fresh_seed();
   CAPTURE(sinks, seed);
-  cache_of<TestType> cache({.heads = 3, .layers = 2, .sinks = sinks, .window = 70, .most_rows = 90}, {400, 0, 133, 134, 280},
-                           seed);
+  cache_of<TestType> cache({.heads = 3, .layers = 2, .sinks = sinks, .window = 70, .most_rows = 90},
+                           {400, 0, 133, 134, 280}, seed);
   for (int step = 0; step < 5; ++step) {
     std::vector<int> rows;
     for (int i = 0; i < cache.count(); ++i)
@@ -58,19 +59,21 @@ TEMPLATE_TEST_CASE("tokens of every size, biased, zero, constant and spoiled", "
   cache_of<TestType> cache({.heads = 2, .sinks = 4, .window = 0, .most_rows = 192, .keys = kind}, {192, 128}, seed);
   cache.step({192, 128}, false);
   auto const d = cache.against_host();
-  report(kind == content::norms    ? "norms 1e-4 to 1e5"
-         : kind == content::biased ? "norm 600 added"
-         : kind == content::zeros  ? "zeros"
+  report(kind == content::norms     ? "norms 1e-4 to 1e5"
+         : kind == content::biased  ? "norm 600 added"
+         : kind == content::zeros   ? "zeros"
          : kind == content::spoiled ? "NaN and infinities"
                                     : "constant",
          d);
   gpu::check_bounds(d);
 }
 
-TEMPLATE_TEST_CASE("a captured step of one token, 300 times", "[gpu][commit]", (pair<c4, tq<4>>), (pair<tq<3>, tq<3>>)) {
+TEMPLATE_TEST_CASE("a captured step of one token, 300 times", "[gpu][commit]", (pair<c4, tq<4>>),
+                   (pair<tq<3>, tq<3>>)) {
   auto const seed = gpu::fresh_seed();
   CAPTURE(seed);
-  cache_of<TestType> cache({.heads = 2, .layers = 3, .sinks = 4, .window = 40, .most_rows = 1}, {300, 300, 200, 300}, seed);
+  cache_of<TestType> cache({.heads = 2, .layers = 3, .sinks = 4, .window = 40, .most_rows = 1}, {300, 300, 200, 300},
+                           seed);
   auto const rows_of = [&](int step) {
     std::vector<int> rows;
     for (int i = 0; i < cache.count(); ++i)
@@ -119,7 +122,7 @@ TEST_CASE("page ids out of range and padding are left alone", "[gpu][commit]") {
   });
   auto const pages = cache.memory[0]->pages.host();
   for (std::size_t p = 0; p * std::size_t(cache.page_bytes) < pages.size(); ++p) {
-    bool const written = p == std::size_t(cache.ids[6]) || p == std::size_t(cache.ids[7]) ;
+    bool const written = p == std::size_t(cache.ids[6]) || p == std::size_t(cache.ids[7]);
     auto const at = pages.begin() + std::ptrdiff_t(p) * cache.page_bytes;
     bool const same = std::all_of(at, at + cache.page_bytes, [](std::byte b) { return b == std::byte{0xa5}; });
     CAPTURE(p);

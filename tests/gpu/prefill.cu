@@ -73,9 +73,15 @@ TEMPLATE_TEST_CASE("prefill leaves the bytes of append and commit, whatever the 
     bool captured;
   };
   // 256 ring rows are fewer than some runs: those overwrite rows that pages still have to be made of.
-  for (plan const p : {plan{0, way::prefill, false}, {0, way::prefill, true}, {37, way::prefill, false},
-                       {301, way::prefill, true}, {64, way::prefill, false}, {150, way::prefill, false},
-                       {230, way::prefill, false}, {37, way::commit, false}, {61, way::both, false},
+  for (plan const p : {plan{0, way::prefill, false},
+                       {0, way::prefill, true},
+                       {37, way::prefill, false},
+                       {301, way::prefill, true},
+                       {64, way::prefill, false},
+                       {150, way::prefill, false},
+                       {230, way::prefill, false},
+                       {37, way::commit, false},
+                       {61, way::both, false},
                        {5, way::both, false}}) {
     auto o = options;
     if (p.how != way::prefill) o.most_rows = 80;
@@ -118,8 +124,8 @@ TEST_CASE("prefill of bfloat16 rows rounds once", "[gpu][prefill]") {
     kvant::step_view const step{cache.d_length->get(), cache.d_history->get(), cache.d_slots->get(),
                                 cache.d_offsets->get(), 1};
     gpu::check(kvant::begin_step_async(step, stream));
-    kvant::new_rows_view<kvant::bfloat16> const rows{{keys.get(), 256, 128}, {values.get(), 256, 128},
-                                                     cache.d_offsets->get(), 2, 128, 128, 300};
+    kvant::new_rows_view<kvant::bfloat16> const rows{
+        {keys.get(), 256, 128}, {values.get(), 256, 128}, cache.d_offsets->get(), 2, 128, 128, 300};
     gpu::check(kvant::prefill_async<c4, tq<4>, 128>(m.view, rows, {30, nullptr}, stream));
     gpu::check(kvant::end_step_async(step, 30, 64, stream));
   });
@@ -131,8 +137,8 @@ TEST_CASE("prefill refuses what it cannot do before it launches", "[gpu][prefill
   auto const& m = *cache.memory[0];
   auto const refused = [&](auto change) {
     auto layer = m.view;
-    kvant::new_rows_view<half> rows{{m.key_rows->get(), 256, 128}, {m.value_rows->get(), 256, 128},
-                                    cache.d_offsets->get(), 2, 128, 128, 64};
+    kvant::new_rows_view<half> rows{
+        {m.key_rows->get(), 256, 128}, {m.value_rows->get(), 256, 128}, cache.d_offsets->get(), 2, 128, 128, 64};
     kvant::prefill_options options;
     change(layer, rows, options);
     return kvant::prefill_async<c4, tq<4>, 128>(layer, rows, options, nullptr) == cudaErrorInvalidValue;

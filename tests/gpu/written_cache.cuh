@@ -35,14 +35,16 @@ struct written_options {
 
 /// How the device's bytes differ from the host encoder's.
 struct differences {
-  std::int64_t codes = 0, moved = 0, far = 0;         // of units whose headers agree
+  std::int64_t codes = 0, moved = 0, far = 0;  // of units whose headers agree
   std::int64_t mean_bytes = 0, mean_moved = 0, mean_far = 0, mean_units = 0;
-  std::int64_t factors = 0, factors_moved = 0;        // moved: by more than one unit in the last place
-  std::int64_t masked_bits = 0;                       // bytes of masked tokens that are not zero
-  double scale = 0;        // largest relative difference of scalars, where all codes of the token agree
-  double rule = 0;         // and, of any token, from what the scale rule gives for the device's own codes
-  double device_d = 0, host_d = 0;                    // squared errors of decoded keys and values, each over its power
-  [[nodiscard]] double share() const { return codes == 0 ? 0 : static_cast<double>(moved) / static_cast<double>(codes); }
+  std::int64_t factors = 0, factors_moved = 0;  // moved: by more than one unit in the last place
+  std::int64_t masked_bits = 0;                 // bytes of masked tokens that are not zero
+  double scale = 0;                 // largest relative difference of scalars, where all codes of the token agree
+  double rule = 0;                  // and, of any token, from what the scale rule gives for the device's own codes
+  double device_d = 0, host_d = 0;  // squared errors of decoded keys and values, each over its power
+  [[nodiscard]] double share() const {
+    return codes == 0 ? 0 : static_cast<double>(moved) / static_cast<double>(codes);
+  }
   [[nodiscard]] double cost() const { return host_d == 0 ? 0 : device_d / host_d - 1; }
 };
 
@@ -61,9 +63,8 @@ class written_cache {
     std::mt19937_64 random(seed);
     int pages = 5;
     for (int const t : tokens) pages += t / page_tokens, capacity_ = std::max(capacity_, t / page_tokens + 1);
-    rows_ = options.ring_rows != 0
-                ? options.ring_rows
-                : (options.window + page_tokens - 1 + options.most_rows + 15) / 16 * 16;
+    rows_ = options.ring_rows != 0 ? options.ring_rows
+                                   : (options.window + page_tokens - 1 + options.most_rows + 15) / 16 * 16;
     std::int64_t const row = dim * 2, ring = rows_ * row, slot = 2 * ring * options.heads;
     std::int64_t const sink = std::max(1, options.sinks) * row, record = 2 * sink * options.heads + row * options.heads;
     page_bytes = layout.page_bytes() + 48;
@@ -76,7 +77,8 @@ class written_cache {
       memory.push_back(std::make_unique<layer_memory>(at(pages * page_bytes), at(slot * n), at(record * n)));
       memory.back()->pages.fill(0xa5), memory.back()->window.fill(0xa5), memory.back()->side.fill(0xa5);
     }
-    d_length = std::make_unique<buffer<std::int32_t>>(length), d_history = std::make_unique<buffer<std::int32_t>>(history);
+    d_length = std::make_unique<buffer<std::int32_t>>(length),
+    d_history = std::make_unique<buffer<std::int32_t>>(history);
     d_ids = std::make_unique<buffer<std::int32_t>>(ids), d_slots = std::make_unique<buffer<std::int32_t>>(slots);
     d_records = std::make_unique<buffer<std::int32_t>>(records);
     d_offsets = std::make_unique<buffer<std::int32_t>>(std::vector<std::int32_t>(at(n + 1), 0));
@@ -88,7 +90,9 @@ class written_cache {
       m->view.pages = {m->pages.get(), page_bytes, layout.unit_bytes(), pages};
       m->view.window = {m->window.get(), slot, ring * options.heads, ring, row, rows_};
       m->view.side = {m->side.get(), Key::is_balanced ? m->side.get() + 2 * sink * options.heads : nullptr,
-                      record, sink * options.heads, sink, row, row, options.sinks};
+                      record,        sink * options.heads,
+                      sink,          row,
+                      row,           options.sinks};
       m->view.table = {d_ids->get(), capacity_, capacity_};
       m->view.sequences = {d_length->get(), d_history->get(), nullptr, nullptr, d_slots->get(), d_records->get(), n};
       views.push_back(m->view);
@@ -113,7 +117,8 @@ class written_cache {
       for (int i = 0; i < count(); ++i) {
         auto const from = at(std::int64_t{length[at(i)]} * options.heads * dim);
         auto const n = at(std::int64_t{rows[at(i)]} * options.heads * dim);
-        k.insert(k.end(), m->keys[at(i)].begin() + std::ptrdiff_t(from), m->keys[at(i)].begin() + std::ptrdiff_t(from + n));
+        k.insert(k.end(), m->keys[at(i)].begin() + std::ptrdiff_t(from),
+                 m->keys[at(i)].begin() + std::ptrdiff_t(from + n));
         v.insert(v.end(), m->values[at(i)].begin() + std::ptrdiff_t(from),
                  m->values[at(i)].begin() + std::ptrdiff_t(from + n));
       }
@@ -213,7 +218,8 @@ class written_cache {
         }
     }
     auto const relative = [&](int which) {
-      return (key_power > 0 ? errors[which][0] / key_power : 0) + (value_power > 0 ? errors[which][1] / value_power : 0);
+      return (key_power > 0 ? errors[which][0] / key_power : 0) +
+             (value_power > 0 ? errors[which][1] / value_power : 0);
     };
     d.device_d = relative(0), d.host_d = relative(1);
     return d;
@@ -240,8 +246,8 @@ class written_cache {
   static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
   [[nodiscard]] std::int64_t id(int i, int page) const { return ids[at(std::int64_t{i} * capacity_ + page)]; }
 
-  void make_tokens(std::mt19937_64& random, std::vector<std::vector<half>>& keys, std::vector<std::vector<half>>& values,
-                   int n) const {
+  void make_tokens(std::mt19937_64& random, std::vector<std::vector<half>>& keys,
+                   std::vector<std::vector<half>>& values, int n) const {
     std::normal_distribution<float> normal;
     std::vector<float> fixed(at(dim));
     double norm = 0;
@@ -370,8 +376,9 @@ class written_cache {
   }
 
   template <class Codec>
-  void compare_unit(Codec& codec, layer_memory const& m, int i, int p, int h, half const* factors, std::byte const* unit,
-                    differences& d, double (&errors)[2][2], double& key_power, double& value_power) const {
+  void compare_unit(Codec& codec, layer_memory const& m, int i, int p, int h, half const* factors,
+                    std::byte const* unit, differences& d, double (&errors)[2][2], double& key_power,
+                    double& value_power) const {
     int const masked = p == 0 ? options.sinks : 0, first = p * page_tokens;
     std::vector<std::byte> expected(at(layout.unit_bytes()));
     codec.encode_unit(row(m.keys, i, first, h), options.heads * dim, row(m.values, i, first, h), options.heads * dim,
@@ -380,7 +387,8 @@ class written_cache {
     if (Key::is_centered) {
       int moved = 0;
       for (int c = 0; c < dim; ++c) {
-        int const step = std::abs(int(std::to_integer<std::int8_t>(unit[c])) - int(std::to_integer<std::int8_t>(expected[at(c)])));
+        int const step =
+            std::abs(int(std::to_integer<std::int8_t>(unit[c])) - int(std::to_integer<std::int8_t>(expected[at(c)])));
         moved += step != 0, d.mean_far += step > 1;
       }
       d.mean_bytes += dim, d.mean_moved += moved;
@@ -417,9 +425,9 @@ class written_cache {
 
 /// The bounds of a device encoder, and what was measured.
 inline void check_bounds(differences const& d) {
-  INFO("codes " << d.codes << ", moved " << 100 * d.share() << " %, D " << 100 * d.cost() << " %, scales " << d.scale << ", rule " << d.rule
-                << ", mean bytes moved " << d.mean_moved << " of " << d.mean_bytes << ", factors moved "
-                << d.factors_moved << " of " << d.factors);
+  INFO("codes " << d.codes << ", moved " << 100 * d.share() << " %, D " << 100 * d.cost() << " %, scales " << d.scale
+                << ", rule " << d.rule << ", mean bytes moved " << d.mean_moved << " of " << d.mean_bytes
+                << ", factors moved " << d.factors_moved << " of " << d.factors);
   CHECK(d.share() <= 0.025);
   CHECK(d.far == 0);
   CHECK(d.scale <= 0x1p-9);

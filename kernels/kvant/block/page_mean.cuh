@@ -142,8 +142,7 @@ __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tok
   reinterpret_cast<uint2*>(s.half_mean)[lane] = make_uint2(m[0], m[1]);
   reinterpret_cast<uint2*>(s.half_slope)[lane] =
       make_uint2(ptx::half2_bits(slope[0], slope[1]), ptx::half2_bits(slope[2], slope[3]));
-  reinterpret_cast<uint2*>(s.half_shift)[lane] =
-      make_uint2(ptx::half2_bits(x[0], x[1]), ptx::half2_bits(x[2], x[3]));
+  reinterpret_cast<uint2*>(s.half_shift)[lane] = make_uint2(ptx::half2_bits(x[0], x[1]), ptx::half2_bits(x[2], x[3]));
   spoiled = __any_sync(~0u, spoiled);
   if (lane == 0) s.spoiled = spoiled;
 }
@@ -151,8 +150,7 @@ __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tok
 /// The balance factor of channel `c` from the rows of a sequence's first page: side_codec::make_factors, but that the
 /// squares are added in another order, in double. By a CTA of Groups times Dim threads, group j taking every Groups-th block of 16 tokens; bits(token) is the channel's value as half, of any token of the page.
 template <class Key, int Dim, int PageTokens, int Groups, class Bits>
-__device__ __forceinline__ half make_factor(factor_storage<Dim, Groups>& s, int group, int c, int masked,
-                                            Bits bits) {
+__device__ __forceinline__ half make_factor(factor_storage<Dim, Groups>& s, int group, int c, int masked, Bits bits) {
   constexpr int blocks = PageTokens / 16, mine = blocks / Groups;
   static_assert(blocks == 4 && blocks % Groups == 0, "make_factor: pages of 64 tokens");
   float x[16];  // one block at a time: registers are for the rows that wait

@@ -46,6 +46,12 @@ struct unit_job {
   half* factors = nullptr;            // of the sequence and head
 };
 
+/// x, of which the compiler does not know that it is x: what is made of it is made where it stands.
+__device__ __forceinline__ int opaque(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /// In place of an element of a sequence's first page, where the factors are always there already.
 struct factors_stored {
   __device__ half operator()(std::int32_t, int, int) const { return {}; }
@@ -73,8 +79,9 @@ struct page_quantizer {
 
   struct nothing {};
   struct storage {
-    alignas(128) std::byte rows[warps][staged_rows::bytes];  // of the job that comes next
-    alignas(16) uint4 operand[Key::is_centered ? 1 : 2][steps][32];   // of the values; of the keys, not centered
+    alignas(128) std::byte rows[warps][staged_rows::bytes];          // of the job that comes next
+    unit_job job[warps][2];                                          // odd and even numbers: registers are for rows
+    alignas(16) uint4 operand[Key::is_centered ? 1 : 2][steps][32];  // of the values; of the keys, not centered
     std::conditional_t<Key::is_centered, centering_storage<Dim, warps>, nothing> centering;
   };
 
@@ -84,29 +91,25 @@ struct page_quantizer {
   int const warp, lane;
 
   /// The first of the two tokens of a page that the lane loads.
-  [[nodiscard]] __device__ __forceinline__ int first_token() const {
-    return 16 * warp + (lane >> 2);
-  }
+  [[nodiscard]] __device__ __forceinline__ int first_token() const { return 16 * warp + (lane >> 2); }
 
   /// Codes job after job: next(job, rows, n, lane, first_token()) sets job number n, or returns false; factor_bits(sequence, token, channel) is an
   /// element of a sequence's first page. By all threads of the CTA. The rows of a job are asked for while the one before is
   /// coded.
   template <class Next, class FactorBits>
   __device__ __forceinline__ void run(Next next, FactorBits factor_bits) const {
-    unit_job job;
-    if (!request(job, 0, next)) return;
+    if (!request(0, next)) return;
     fill_operands();
     __syncthreads();
 #pragma unroll 1
     for (std::int32_t n = 0;; ++n) {
       ptx::wait_for_copies();
       __syncwarp();
-      // What depends on the lane alone is made anew for each job of centered keys: registers are for rows.
-      int w = warp, l = lane;
-      if constexpr (Key::is_centered) asm volatile("" : "+r"(w), "+r"(l));
-      page_quantizer const now{s, sinks, one, w, l};
-      bool const more = job.which == side::key ? now.template run_one<side::key>(job, n, next, factor_bits)
-                                               : now.template run_one<side::value>(job, n, next, factor_bits);
+      // What depends on the lane alone is made anew for each job of centered keys, for the same reason.
+      page_quantizer const now{s, sinks, one, Key::is_centered ? opaque(warp) : warp,
+                               Key::is_centered ? opaque(lane) : lane};
+      bool const more = now.job_of(n).which == side::key ? now.template run_one<side::key>(n, next, factor_bits)
+                                                         : now.template run_one<side::value>(n, next, factor_bits);
       if (!more) return;
     }
   }
@@ -116,46 +119,54 @@ struct page_quantizer {
   template <side S>
   using format_of = std::conditional_t<S == side::key, Key, Value>;
 
-  [[nodiscard]] __device__ __forceinline__ staged_rows staged() const {
-    return {ptx::shared_address(s.rows[warp])};
-  }
+  [[nodiscard]] __device__ __forceinline__ staged_rows staged() const { return {ptx::shared_address(s.rows[warp])}; }
+
+  [[nodiscard]] __device__ __forceinline__ unit_job const& job_of(std::int32_t n) const { return s.job[warp][n & 1]; }
 
   template <class Next>
-  __device__ __forceinline__ bool request(unit_job& job, std::int32_t n, Next& next) const {
+  __device__ __forceinline__ bool request(std::int32_t n, Next& next) const {
+    unit_job job;
     lane_rows rows;
     if (!next(job, rows, n, lane, first_token())) return false;
     staged().request(rows.at, lane);
+    if (lane == 0) s.job[warp][n & 1] = job;
     return true;
   }
 
-  /// Codes `job`, number n, and makes it the next one.
+  /// Codes job number n, and asks for the next one.
   template <side S, class Next, class FactorBits>
-  __device__ __forceinline__ bool run_one(unit_job& job, std::int32_t n, Next& next, FactorBits& factor_bits) const {
+  __device__ __forceinline__ bool run_one(std::int32_t n, Next& next, FactorBits& factor_bits) const {
     using format = format_of<S>;
     using quantizer = row_quantizer<format, S, Dim>;
-    int const masked = (job.page == 0 ? sinks : 0) - 16 * warp;  // of the warp's tokens
     pairs x;
-    if (masked > 0 || !std::is_same_v<T, W>) prepare_rows(x, job, masked);
+    if (int const masked = masked_of(n); masked > 0 || !std::is_same_v<T, W>) prepare_rows(x, job_of(n), masked);
     float norm[2], inverse[2];
     quantizer q;
+    bool more;
     if constexpr (format::is_centered) {
-      center_rows(x, job, factor_bits, quantizer::quantize::input_rms, norm, inverse);
+      center_rows(x, job_of(n), factor_bits, quantizer::quantize::input_rms, norm, inverse);
+      __syncwarp();
+      more = request(n + 1, next);
       hadamard_operand const h = make_operand(lane, 0, 0);
       q.rotate(x, [&](int) { return operand_registers<S>(h); });
     } else {
       staged().load(x, lane);
+      __syncwarp();
+      more = request(n + 1, next);
       normalize(x, quantizer::quantize::input_rms, norm, inverse);
       q.rotate(x, [&](int step) { return s.operand[S == side::key ? 1 : 0][step][lane]; });
     }
-    std::byte* const unit = job.unit;
-    __syncwarp();
-    bool const more = request(job, n + 1, next);
     q.code(norm, inverse, one, lane);
-    if (unit != nullptr) {
+    if (std::byte* const unit = job_of(n).unit; unit != nullptr) {
+      int const masked = masked_of(n);
       if (masked > 0) mask_codes<S>(q.word, masked);
       store<S>(q, unit, masked);
     }
     return more;
+  }
+  /// How many of the warp's tokens are masked; may be less than none.
+  [[nodiscard]] __device__ __forceinline__ int masked_of(std::int32_t n) const {
+    return (job_of(n).page == 0 ? sinks : 0) - 16 * warp;
   }
 
   // ---- input ----
@@ -169,8 +180,8 @@ struct page_quantizer {
         if (first_token() + 8 * r >= job.fresh)
 #pragma unroll
           for (int c = 0; c < Dim / 32; ++c) {
-            uint4 const v = eight_elements<W, T>(
-                make_uint4(x[r][4 * c], x[r][4 * c + 1], x[r][4 * c + 2], x[r][4 * c + 3]));
+            uint4 const v =
+                eight_elements<W, T>(make_uint4(x[r][4 * c], x[r][4 * c + 1], x[r][4 * c + 2], x[r][4 * c + 3]));
             x[r][4 * c] = v.x, x[r][4 * c + 1] = v.y, x[r][4 * c + 2] = v.z, x[r][4 * c + 3] = v.w;
           }
       if ((lane >> 2) + 8 * r < masked)
@@ -242,9 +253,9 @@ struct page_quantizer {
       int const channel = 32 * warp + lane;
       half factor;
       if (!std::is_same_v<FactorBits, factors_stored> && job.without_factors >= 0) {
-        factor = make_factor<Key, Dim, page_tokens, 1>(
-            c.factors(), 0, channel, sinks,
-            [&](int token) { return factor_bits(job.without_factors, token, channel); });
+        factor = make_factor<Key, Dim, page_tokens, 1>(c.factors(), 0, channel, sinks, [&](int token) {
+          return factor_bits(job.without_factors, token, channel);
+        });
         if (job.page == 0 && job.unit != nullptr) job.factors[channel] = factor;
       } else {
         factor = job.factors[channel];
@@ -257,10 +268,11 @@ struct page_quantizer {
     __syncthreads();
     staged().load(x, lane);
     if (c.spoiled) {
+      int const again = opaque(lane);
       make_finite<Dim>(x);
-      staged().store(x, lane);
+      staged().store(x, again);
       __syncwarp();
-      staged().sum(c.partial[warp], lane);
+      staged().sum(c.partial[warp], again);
       __syncthreads();
       if (warp == 0) center<Key>(c, tokens, lane, job.unit);
       __syncthreads();
@@ -268,6 +280,7 @@ struct page_quantizer {
     int const t = lane & 3;
 #pragma unroll
     for (int k = 0; k < Dim / 32; ++k) {
+      asm volatile("" ::: "memory");  // one quarter's numbers at a time in registers
       uint4 const mean = reinterpret_cast<uint4 const*>(c.half_mean)[4 * k + t];
       uint4 const slope = reinterpret_cast<uint4 const*>(c.half_slope)[4 * k + t];
       uint4 const shift = reinterpret_cast<uint4 const*>(c.half_shift)[4 * k + t];
@@ -279,6 +292,7 @@ struct page_quantizer {
         x[r][4 * k + 3] = ptx::fma2(ptx::sub2(x[r][4 * k + 3], mean.w), slope.w, shift.w);
       }
     }
+    asm volatile("" ::: "memory");
     squared_norms<Dim>(x, lane, norm);
     // Halves will do where no residual comes near the ends of their range.
     float const least = fminf(norm[0], norm[1]);
@@ -293,8 +307,8 @@ struct page_quantizer {
   /// The same in fp32, for residuals of any size; once for the norms, once for the rows.
   __device__ __forceinline__ void center_in_float(pairs& x, float rms, float (&norm)[2], float (&inverse)[2]) const {
     auto const& c = s.centering;
-    int const t = lane & 3;
-    staged().load(x, lane);
+    int const again = opaque(lane), t = again & 3;
+    staged().load(x, again);
     auto const value = [&](int r, int i, bool high) {
       int const at = 32 * (i / 4) + 8 * t + 2 * (i % 4) + high;
       float const v = high ? ptx::high_half(x[r][i]) : ptx::low_half(x[r][i]);
@@ -315,7 +329,7 @@ struct page_quantizer {
       scales[r] = norm[r] > 0.f ? __fmul_rn(rms, ptx::rsqrt(norm[r])) : 0.f;
       inverse[r] = scales[r] > 0.f ? ptx::rcp(__fmul_rn(scales[r], root)) : 0.f;
     }
-    staged().load(x, lane);  // again, rather than 64 values in registers
+    staged().load(x, again);  // rather than 64 values in registers
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float const scale = scales[r];

@@ -68,8 +68,8 @@ struct hadamard_operand {
 __device__ __forceinline__ hadamard_operand make_operand(int lane, std::uint32_t sign_low, std::uint32_t sign_high) {
   int const g = lane >> 2, t = lane & 3;
   // H_16 has four equal quarters, one of them negated.
-  std::uint32_t const h = (__popc(g & (2 * t)) & 1 ? 0xbc00u : 0x3c00u) |
-                          (__popc(g & (2 * t + 1)) & 1 ? 0xbc000000u : 0x3c000000u);
+  std::uint32_t const h =
+      (__popc(g & (2 * t)) & 1 ? 0xbc00u : 0x3c00u) | (__popc(g & (2 * t + 1)) & 1 ? 0xbc000000u : 0x3c000000u);
   return {h ^ sign_low, h ^ sign_high};
 }
 /// In the order of registers that the side's mma takes: keys B, B; values A.
@@ -165,8 +165,7 @@ struct row_quantizer {
     }
     bool const odd = lane & 4;
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
-      scalar[r] = fit(norm[r], odd ? c[r][3] : c[r][2], odd ? c[r][1] : c[r][0], inverse[r]);
+    for (int r = 0; r < 2; ++r) scalar[r] = fit(norm[r], odd ? c[r][3] : c[r][2], odd ? c[r][1] : c[r][0], inverse[r]);
   }
 
   /// Sums over the dims of a lane in fp16 by fours, then in fp32; then over lanes, each step halving the tokens of a lane.
