@@ -60,9 +60,11 @@ std::vector<std::int32_t> lengths_of(point pt, int extra) {
   return lengths;
 }
 
+/// Returns the seconds of one layer. exact_seconds: those of exact<half> at the same point, 0 for itself.
 template <class Key, class Value>
-void measure(char const* key_name, char const* value_name, point pt, int window, int sinks, bench::pool const& memory,
-             bench::rows& rows) {
+double measure(char const* key_name, char const* value_name, point pt, int window, int sinks, bench::pool const& memory,
+               bench::rows& rows, double exact_seconds) {
+  constexpr bool exact = kvant::is_exact<Key>;
   constexpr kvant::page_layout<Key, Value> shape_of_one{kvant::page_shape{1, dim, dim, 64}};
   int const unit = shape_of_one.unit_bytes(), heads = pt.kv_heads, batch = pt.batch;
   auto const lengths = lengths_of(pt, window > 0 ? 32 : 0);
@@ -82,10 +84,13 @@ void measure(char const* key_name, char const* value_name, point pt, int window,
   std::int64_t const layer_bytes = layer_pages * page_bytes + (slot + record) * batch;
   int const layers = static_cast<int>(std::clamp<std::int64_t>(
       std::min<std::int64_t>(memory.bytes / layer_bytes, (std::int64_t{3} << 30) / layer_bytes), 1, 64));
-  bench::fill_random<<<1320, 256>>>(reinterpret_cast<std::uint32_t*>(memory.base), layers * layer_bytes / 4, 1);
+  if (exact)
+    bench::fill_halves<<<1320, 256>>>(reinterpret_cast<std::uint16_t*>(memory.base), layers * layer_bytes / 2, 1);
+  else
+    bench::fill_random<<<1320, 256>>>(reinterpret_cast<std::uint32_t*>(memory.base), layers * layer_bytes / 4, 1);
   std::byte* const windows = memory.base + layers * layer_pages * page_bytes;
   bench::fill_halves<<<1320, 256>>>(reinterpret_cast<std::uint16_t*>(windows), layers * (slot + record) * batch / 2, 3);
-  if (layers * layer_pages > 0)
+  if constexpr (!exact)
     set_scales<Key, Value><<<static_cast<unsigned>(layers * layer_pages * heads), 128>>>(memory.base, unit);
   check(cudaDeviceSynchronize());
 
@@ -104,12 +109,12 @@ void measure(char const* key_name, char const* value_name, point pt, int window,
   check(cudaMalloc(&q, std::size_t(batch) * pt.q_heads * dim * 2));
   check(cudaMalloc(&out, std::size_t(batch) * pt.q_heads * dim * 2));
   bench::fill_halves<<<132, 256>>>(reinterpret_cast<std::uint16_t*>(q), std::int64_t{batch} * pt.q_heads * dim, 9);
-  int const ctas = 132;
+  kvant::decode_shape const shape{batch, pt.q_heads, heads, 1, dim, bench::multiprocessors()};
   void* workspace;
-  auto const workspace_bytes = kvant::decode_plan::workspace_bytes(batch, heads, dim, ctas);
+  auto const workspace_bytes = kvant::decode_plan::workspace_bytes(shape);
   check(cudaMalloc(&workspace, workspace_bytes));
   check(cudaMemset(workspace, 0, workspace_bytes));
-  auto const plan = kvant::decode_plan::in(workspace, batch, heads, dim, ctas);
+  auto const plan = kvant::decode_plan::in(workspace, shape);
   kvant::sequences_view const sequences{d_length, d_history, nullptr, nullptr, nullptr, nullptr, batch};
   check(kvant::make_decode_plan_async<Key, Value, dim>(plan, sequences, sinks, nullptr));
   check(cudaDeviceSynchronize());
@@ -137,15 +142,17 @@ void measure(char const* key_name, char const* value_name, point pt, int window,
               layer.sequences = sequences;
               check(kvant::decode_attention_async<Key, Value, dim>(
                   layer, kvant::queries_view<half>{q, std::int64_t{pt.q_heads} * dim, dim, d_offsets, pt.q_heads},
-                  heads, kvant::attention_options{}, kvant::decode_output<half>{out, nullptr}, plan, s));
+                  kvant::attention_options{}, kvant::decode_output<half>{out, nullptr}, plan, s));
             }
           },
           7) /
       layers;
   r.roofline_seconds = bench::roofline_seconds(memory, r.bytes);
+  r.speedup_exact_half = exact ? 1. : exact_seconds / r.seconds;
+  double const layer_seconds = r.seconds;
   rows.add(r);
-  if (window > 0) {
-    r.bench = "plan", r.bytes = 0, r.roofline_seconds.reset();
+  if (window > 0 && !exact) {
+    r.bench = "plan", r.bytes = 0, r.roofline_seconds.reset(), r.speedup_exact_half.reset();
     r.seconds = bench::seconds(
                     [&](cudaStream_t s) {
                       for (int i = 0; i < 16; ++i)
@@ -158,6 +165,7 @@ void measure(char const* key_name, char const* value_name, point pt, int window,
   for (void* p : {static_cast<void*>(d_ids), static_cast<void*>(d_length), static_cast<void*>(d_history),
                   static_cast<void*>(d_offsets), static_cast<void*>(q), static_cast<void*>(out), workspace})
     check(cudaFree(p));
+  return layer_seconds;
 }
 
 }  // namespace
@@ -182,12 +190,19 @@ int main(int argc, char** argv) {
                   {32, 32768, 64, 8}}) {
     if (argc > 3 && (p.batch != std::atoi(argv[2]) || p.tokens != std::atoi(argv[3]))) continue;
     if (argc > 4 && p.q_heads != std::atoi(argv[4])) continue;
-    measure<turboquant<4>, turboquant<4>>("turboquant<4>", "turboquant<4>", p, 0, 0, memory, rows);
-    measure<c4, turboquant<4>>("balanced<centered<turboquant<4>>>", "turboquant<4>", p, 0, 0, memory, rows);
-    measure<c4, turboquant<4>>("balanced<centered<turboquant<4>>>", "turboquant<4>", p, 128, 4, memory, rows);
-    measure<turboquant<3>, turboquant<3>>("turboquant<3>", "turboquant<3>", p, 0, 0, memory, rows);
-    measure<c3, turboquant<3>>("balanced<centered<turboquant<3>>>", "turboquant<3>", p, 0, 0, memory, rows);
-    measure<c3, turboquant<3>>("balanced<centered<turboquant<3>>>", "turboquant<3>", p, 128, 4, memory, rows);
+    auto const run = [&]<class Key, class Value>(char const* key, char const* value, double exact_seconds, int window,
+                                                 int sinks) {
+      return measure<Key, Value>(key, value, p, window, sinks, memory, rows, exact_seconds);
+    };
+    using exact = kvant::exact<half>;
+    double const no_window = run.operator()<exact, exact>("exact<half>", "exact<half>", 0, 0, 0);
+    double const with_window = run.operator()<exact, exact>("exact<half>", "exact<half>", 0, 128, 4);
+    run.operator()<turboquant<4>, turboquant<4>>("turboquant<4>", "turboquant<4>", no_window, 0, 0);
+    run.operator()<c4, turboquant<4>>("balanced<centered<turboquant<4>>>", "turboquant<4>", no_window, 0, 0);
+    run.operator()<c4, turboquant<4>>("balanced<centered<turboquant<4>>>", "turboquant<4>", with_window, 128, 4);
+    run.operator()<turboquant<3>, turboquant<3>>("turboquant<3>", "turboquant<3>", no_window, 0, 0);
+    run.operator()<c3, turboquant<3>>("balanced<centered<turboquant<3>>>", "turboquant<3>", no_window, 0, 0);
+    run.operator()<c3, turboquant<3>>("balanced<centered<turboquant<3>>>", "turboquant<3>", with_window, 128, 4);
   }
   char const* const path = argc > 1 ? argv[1] : "decode.json";
   if (!rows.write(path)) return std::fprintf(stderr, "decode: cannot write %s\n", path), 1;

@@ -23,6 +23,13 @@ inline void check(cudaError_t e) {
   if (e != cudaSuccess) std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(e)), std::exit(1);
 }
 
+inline int multiprocessors() {
+  int device = 0, n = 0;
+  check(cudaGetDevice(&device));
+  check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device));
+  return n;
+}
+
 /// Median seconds of one replay of what launch(stream) puts into a graph. `before` runs ahead of each replay, outside the
 /// clock.
 inline double seconds(std::function<void(cudaStream_t)> const& launch, int replays,
@@ -95,7 +102,7 @@ inline double roofline_seconds(pool const& p, std::int64_t bytes) {
   bytes = bytes / 4096 * 4096;
   int const launches = static_cast<int>(
       std::clamp<std::int64_t>(std::min<std::int64_t>(p.bytes / bytes, (std::int64_t{3} << 30) / bytes), 1, 64));
-  constexpr int shared = 16 * sizeof(kvant::bulk_ring<3, 4096>::storage);
+  constexpr int shared = 16 * (sizeof(kvant::bulk_ring<3, 4096>::storage) + 128);
   check(cudaFuncSetAttribute(bulk_read, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   double best = 1e9;
   for (int ctas : {132 * 4, 132 * 8, 132 * 16})

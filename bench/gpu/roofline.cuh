@@ -30,21 +30,24 @@ __launch_bounds__(512) __global__ void bulk_read(std::byte const* p, std::int64_
   using ring = kvant::bulk_ring<3, 4096>;
   extern __shared__ std::byte shared[];
   int const warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  ring r(reinterpret_cast<ring::storage*>(shared)[warp]);
+  struct warp_storage {
+    ring::storage stages;
+    ring::barriers barriers;
+  };
+  auto& storage = reinterpret_cast<warp_storage*>(shared)[warp];
+  ring r(storage.stages, storage.barriers);
   std::int64_t const step = std::int64_t{gridDim.x} * 16, from = std::int64_t{blockIdx.x} * 16 + warp;
   std::int64_t next = from;
-  auto const request = [&] {
+  auto const request = [&](int stage) {
     if (next >= chunks) return;
-    if (lane == 0) r.expect(4096), r.begin(0, p + next * 4096, 4096);
-    r.sent();
+    if (lane == 0) r.expect(stage, 4096), r.copy(stage, 0, reinterpret_cast<std::uint64_t>(p) + next * 4096, 4096);
     next += step;
   };
-  for (int i = 0; i < 3; ++i) request();
+  for (int i = 0; i < 3; ++i) request(i);
   unsigned x = 0;
   for (std::int64_t c = from; c < chunks; c += step) {
     x ^= reinterpret_cast<unsigned const*>(r.wait())[lane];
-    r.release();
-    request();
+    request(r.release());
   }
   if (x == 0x9e3779b9u) *sink = x;
 }

@@ -31,13 +31,6 @@ struct alignas(16) element_vector {
   T at[8];
 };
 
-/// A load that stays where it is written: before the addresses of what is stored are made, not after.
-__device__ __forceinline__ uint4 load_vector(void const* at) {
-  uint4 x;
-  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(at));
-  return x;
-}
-
 template <class W, class T>
 __device__ __forceinline__ uint4 to_window(uint4 loaded) {
   if constexpr (std::is_same_v<T, W>) {
@@ -51,45 +44,62 @@ __device__ __forceinline__ uint4 to_window(uint4 loaded) {
   }
 }
 
-/// CTA (i, j, c) copies run c of the vectors of new rows j, j + gridDim.y, ... of sequence i; a thread keeps to one vector
-/// of a row. All of a row's vectors: those of the keys, head by head, then those of the values.
+/// One vector of the keys, or of the values, of a new row.
+template <class T>
+struct row_vector {
+  T const* from;  // in row 0
+  std::int64_t token_stride;
+  std::int32_t head, channel;
+  bool present;  // a row has one of this number
+
+  __device__ row_vector(token_rows<T> const& rows, std::int32_t kv_heads, std::int32_t dim, std::int32_t number) {
+    head = number / (dim / 8), channel = 8 * (number - head * (dim / 8));
+    from = rows.row(0, head) + channel, token_stride = rows.token_stride;
+    present = number < kv_heads * (dim / 8);
+  }
+  __device__ uint4 load(std::int32_t row) const { return *reinterpret_cast<uint4 const*>(from + row * token_stride); }
+};
+
+__device__ __forceinline__ void prefetch(void const* at) { asm volatile("prefetch.global.L2 [%0];" : : "l"(at)); }
+
+/// CTA (i, j, c) copies run c of the vectors of new row j of sequence i, a thread one of its keys and one of its values.
 template <class T, class W>
 __launch_bounds__(tuning::append::threads) __global__ void append_kernel(append_arguments<T, W> const a) {
   // What needs no memory comes first, while the previous launch still runs.
   auto const i = static_cast<std::int32_t>(blockIdx.x);
-  auto const vector = static_cast<std::int32_t>(blockIdx.z * tuning::append::threads + threadIdx.x);
-  std::int32_t const key_vectors = a.rows.kv_heads * (a.rows.key_dim / 8);
-  std::int32_t const vectors = key_vectors + a.rows.kv_heads * (a.rows.value_dim / 8);
-  side const which = vector < key_vectors ? side::key : side::value;
-  std::int32_t const in_side = which == side::key ? vector : vector - key_vectors;
-  std::int32_t const in_head = (which == side::key ? a.rows.key_dim : a.rows.value_dim) / 8;
-  std::int32_t const head = in_side / in_head, channel = 8 * (in_side - head * in_head);
-  token_rows<T> const& rows = which == side::key ? a.rows.keys : a.rows.values;
-  T const* const from = rows.row(0, head) + channel;
-  std::int64_t const token_stride = rows.token_stride;
+  auto const number = static_cast<std::int32_t>(blockIdx.z * tuning::append::threads + threadIdx.x);
+  row_vector<T> const k(a.rows.keys, a.rows.kv_heads, a.rows.key_dim, number),
+      v(a.rows.values, a.rows.kv_heads, a.rows.value_dim, number);
 
   wait_for_previous_launch();
-  if (vector >= vectors) return;
+  if (!k.present && !v.present) return;
   std::int32_t const first = a.rows.row_offsets[i], end = a.rows.row_offsets[i + 1];
   std::int32_t const length = a.sequences.length[i], slot = a.sequences.slot_of(i);
   std::int32_t const record = a.side.sinks > 0 ? a.sequences.record_of(i) : -1;
-  auto row = first + static_cast<std::int32_t>(blockIdx.y);
-  if (slot < 0 || row >= end) return;
-  uint4 loaded = load_vector(from + row * token_stride);
-#pragma unroll 1
-  while (true) {
-    std::int32_t const position = length - (end - row);
-    uint4 const x = to_window<W, T>(loaded);
-    if (position >= 0) {  // below: a length that the beginning of the step has not moved
-      auto const ring_row = static_cast<std::uint32_t>(position) % static_cast<std::uint32_t>(a.window.rows);
-      auto* const ring = reinterpret_cast<std::byte*>(a.window.row(slot, which, head, 0) + channel);
-      *reinterpret_cast<uint4*>(ring + std::int64_t{ring_row} * a.window.row_stride) = x;
-      if (position < a.side.sinks && record >= 0)
-        *reinterpret_cast<uint4*>(a.side.sink(record, which, head, position) + channel) = x;
-    }
-    row += static_cast<std::int32_t>(gridDim.y);
-    if (row >= end) return;
-    loaded = load_vector(from + row * token_stride);
+  std::int32_t const row = first + static_cast<std::int32_t>(blockIdx.y), position = length - (end - row);
+  if (slot < 0 || row >= end || position < 0) return;  // position: lengths that the step's beginning has not moved
+  uint4 key{}, value{};
+  if (k.present) key = k.load(row);
+  if (v.present) value = v.load(row);
+
+  std::int64_t const ring_row = static_cast<std::uint32_t>(position) % static_cast<std::uint32_t>(a.window.rows);
+  auto const to = [&](side s, row_vector<T> const& x) {
+    auto* const in_row_0 = reinterpret_cast<std::byte*>(a.window.row(slot, s, x.head, 0) + x.channel);
+    return reinterpret_cast<uint4*>(in_row_0 + ring_row * a.window.row_stride);
+  };
+  uint4 *const key_to = to(side::key, k), *const value_to = to(side::value, v);
+  // Ask for the lines of the window while the rows are still coming.
+  if (k.present) prefetch(key_to);
+  if (v.present) prefetch(value_to);
+  key = to_window<W, T>(key), value = to_window<W, T>(value);
+  if (k.present) *key_to = key;
+  if (v.present) *value_to = value;
+  if (position < a.side.sinks && record >= 0) {
+    auto const sink = [&](side s, row_vector<T> const& x) {
+      return reinterpret_cast<uint4*>(a.side.sink(record, s, x.head, position) + x.channel);
+    };
+    if (k.present) *sink(side::key, k) = key;
+    if (v.present) *sink(side::value, v) = value;
   }
 }
 
@@ -105,7 +115,7 @@ __launch_bounds__(tuning::append::threads) __global__ void append_kernel(append_
 ///
 /// cudaErrorInvalidValue: a null pointer; a base that is not 16-byte aligned or a stride that is no multiple of 16 bytes;
 /// key_dim or value_dim no multiple of 8, or longer than a row of the window or of the sinks; counts below 0; a run
-/// longer than the ring (max_rows above window.rows).
+/// longer than the ring (max_rows above window.rows) or than 65535.
 template <element W, element T>
 [[nodiscard]] cudaError_t append_async(layer_view<W> layer, new_rows_view<T> rows, cudaStream_t stream) noexcept {
   static_assert(sizeof(T) == 2 && sizeof(W) == 2, "append_async: rows and windows of half or bfloat16");
@@ -130,12 +140,12 @@ template <element W, element T>
     return cudaErrorInvalidValue;
   constexpr int threads = tuning::append::threads;
   constexpr std::int64_t most = 65535;  // of a grid's second and third dimension
-  std::int64_t const vectors = std::int64_t{rows.kv_heads} * ((std::int64_t{rows.key_dim} + rows.value_dim) / 8);
+  std::int64_t const vectors = std::int64_t{rows.kv_heads} * (std::max(rows.key_dim, rows.value_dim) / 8);
   std::int64_t const runs = (vectors + threads - 1) / threads;
-  if (runs > most) return cudaErrorInvalidValue;
+  if (runs > most || rows.max_rows > most) return cudaErrorInvalidValue;
   if (sequences.count == 0 || rows.max_rows == 0) return cudaSuccess;
-  dim3 const grid(static_cast<unsigned>(sequences.count),
-                  static_cast<unsigned>(std::min<std::int64_t>(rows.max_rows, most)), static_cast<unsigned>(runs));
+  dim3 const grid(static_cast<unsigned>(sequences.count), static_cast<unsigned>(rows.max_rows),
+                  static_cast<unsigned>(runs));
   return detail::launch_overlapped(detail::append_kernel<T, W>, grid, threads, stream,
                                    detail::append_arguments<T, W>{rows, window, side, sequences});
 }

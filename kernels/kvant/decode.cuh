@@ -7,6 +7,7 @@
 
 #include <kvant/attention/options.hpp>
 #include <kvant/block/decode_block.cuh>
+#include <kvant/block/overlap.cuh>
 #include <kvant/cache/views.hpp>
 #include <kvant/plan.cuh>
 
@@ -22,16 +23,10 @@ struct decode_output {
 namespace detail {
 
 template <class Block, class T, class O>
-__launch_bounds__(Block::warps * 32, Block::tuning::ctas_per_sm) __global__
-    void decode_kernel(decode_arguments<T, O> const a) {
+__launch_bounds__(cta_warps * 32, 1) __global__ void decode_kernel(__grid_constant__ decode_arguments<T, O> const a) {
   extern __shared__ std::byte dynamic_shared[];
-  Block block{a,
-              *reinterpret_cast<typename Block::storage*>(dynamic_shared),
-              static_cast<int>(threadIdx.x / 32),
-              static_cast<int>(threadIdx.x % 32),
-              0,
-              0,
-              1};
+  Block block{a, *reinterpret_cast<typename Block::storage*>(dynamic_shared), static_cast<int>(threadIdx.x / 32),
+              static_cast<int>(threadIdx.x % 32)};
   block.run();
 }
 
@@ -43,64 +38,60 @@ cudaError_t launch_decode(decode_arguments<T, O> const& a, cudaStream_t stream) 
   if (cudaError_t const e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
       e != cudaSuccess)
     return e;
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = static_cast<unsigned>(a.plan.ctas), launch.blockDim = Block::warps * 32;
-  launch.dynamicSmemBytes = bytes, launch.stream = stream;
-  cudaLaunchAttribute overlap{};  // the next launch may be scheduled early; every kernel of ours waits before it reads
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  launch.attrs = &overlap, launch.numAttrs = 1;
-  return cudaLaunchKernelEx(&launch, kernel, a);
+  return launch_overlapped(kernel, dim3(static_cast<unsigned>(a.plan.shape.multiprocessors)), cta_warps * 32, bytes,
+                           stream, a);
 }
 
 }  // namespace detail
 
 /// Attention of the newest rows of each sequence over its pages, window and sinks, with one softmax, in one launch.
-/// Reads every page, window row and sink once. At most 8 rows x group ratio a sequence (queries.max_rows), causal. `plan`
-/// is this step's (make_decode_plan_async on the same stream, for the same sequences). Stream-ordered; allocates nothing,
-/// waits for nothing; graphs may capture it, and lengths, tables, slots and the contents of q may change between replays.
-/// The result is the same bits from run to run.
+/// Reads every page, window row and sink once. At most 8 rows x group ratio a sequence, causal. `plan` is this step's
+/// (make_decode_plan_async on the same stream, for the same sequences), and its shape is the launch's. Stream-ordered;
+/// allocates nothing, waits for nothing; graphs may capture it, and lengths, tables, slots and the contents of q may
+/// change between replays. The result is the same bits from run to run.
 ///
-/// cudaErrorInvalidValue: a null pointer, rows that are not 16-byte aligned, a q head count that is no multiple of
-/// kv_heads, max_rows x group ratio above 8, a plan of another head count. cudaErrorNotSupported: an option other than
-/// a softmax_scale above 0, or rows that are a new chunk.
+/// cudaErrorInvalidValue: a null pointer, rows that are not 16-byte aligned (queries and output: 8, of floats 16),
+/// queries of another shape than the plan's. cudaErrorNotSupported: an option other than a softmax_scale above 0, or rows
+/// that are a new chunk.
 template <kv_format Key, kv_format Value, int Dim, class T, class O>
-[[nodiscard]] cudaError_t decode_attention_async(layer_view<T> layer, queries_view<T> queries, int kv_heads,
+[[nodiscard]] cudaError_t decode_attention_async(layer_view<T> layer, queries_view<T> queries,
                                                  attention_options options, decode_output<O> output, decode_plan plan,
                                                  cudaStream_t stream) noexcept {
   static_assert(Dim == 128, "decode_attention_async: head_dim 128");
   static_assert(std::is_same_v<T, half>, "decode_attention_async: window rows and queries of half");
-  auto const aligned = [](auto... x) { return ((static_cast<std::uint64_t>(x) % 16 == 0) && ...); };
+  static_assert(is_exact<Key> == is_exact<Value>, "decode_attention_async: keys and values both exact, or neither");
+  auto const aligned = [](std::uint64_t to, auto... x) { return ((static_cast<std::uint64_t>(x) % to == 0) && ...); };
   auto const address = [](void const* p) { return reinterpret_cast<std::uint64_t>(p); };
   if (options.soft_cap != 0 || options.sliding_window != 0 || options.sink_logits != nullptr ||
-      options.alibi_slopes != nullptr || options.rows != query_rows::causal_tail)
+      options.alibi_slopes != nullptr || options.rows != query_rows::causal_tail || options.softmax_scale < 0)
     return cudaErrorNotSupported;
-  int const ratio = kv_heads > 0 ? queries.q_heads / kv_heads : 0;
-  if (kv_heads < 1 || queries.q_heads % kv_heads != 0 || ratio < 1 || queries.max_rows < 1 ||
-      ratio * queries.max_rows > 8 || plan.kv_heads != kv_heads || plan.dim != Dim || plan.head == nullptr ||
+  if (!plan.shape.valid() || plan.shape.head_dim != Dim || plan.work == nullptr ||
+      queries.q_heads != plan.shape.q_heads || queries.max_rows < 1 || queries.max_rows > plan.shape.max_rows ||
       queries.data == nullptr || queries.row_offsets == nullptr || output.out == nullptr ||
-      layer.window.base == nullptr || layer.sequences.length == nullptr || layer.sequences.history == nullptr ||
-      layer.sequences.count > plan.max_sequences || (layer.side.sinks > 0 && layer.side.sink_rows == nullptr) ||
+      layer.window.base == nullptr || layer.window.rows < 1 || layer.sequences.length == nullptr ||
+      layer.sequences.history == nullptr || layer.sequences.count < 0 ||
+      layer.sequences.count > plan.shape.max_sequences || (layer.side.sinks > 0 && layer.side.sink_rows == nullptr) ||
       (Key::is_balanced && layer.side.factors == nullptr))
     return cudaErrorInvalidValue;
-  if (!aligned(address(layer.pages.base), layer.pages.page_stride, layer.pages.head_stride, address(layer.window.base),
-               layer.window.slot_stride, layer.window.side_stride, layer.window.head_stride, layer.window.row_stride,
-               address(layer.side.sink_rows), layer.side.record_stride, layer.side.sink_side_stride,
-               layer.side.sink_head_stride, layer.side.sink_row_stride))
+  if (!aligned(16, address(layer.pages.base), layer.pages.page_stride, layer.pages.head_stride,
+               address(layer.window.base), layer.window.slot_stride, layer.window.side_stride, layer.window.head_stride,
+               layer.window.row_stride, address(layer.side.sink_rows), layer.side.record_stride,
+               layer.side.sink_side_stride, layer.side.sink_head_stride, layer.side.sink_row_stride,
+               address(layer.side.factors), layer.side.factor_head_stride) ||
+      !aligned(8, address(queries.data), queries.row_stride * 2, queries.head_stride * 2) ||
+      !aligned(4 * sizeof(O), address(output.out)))
     return cudaErrorInvalidValue;
   if (layer.sequences.count == 0) return cudaSuccess;
-  if (options.softmax_scale < 0) return cudaErrorNotSupported;
   double const scale = options.softmax_scale != 0 ? options.softmax_scale : 1 / std::sqrt(static_cast<double>(Dim));
   detail::decode_arguments<T, O> const a{layer,
                                          queries,
                                          plan,
                                          output.out,
                                          output.log_sum_exp,
-                                         kv_heads,
-                                         ratio,
+                                         plan.shape.q_heads / plan.shape.kv_heads,
                                          static_cast<float>(scale * 1.4426950408889634),
                                          0x3c003c00u};
-  if (ratio * queries.max_rows <= 4)
+  if (plan.shape.columns() == 4)
     return detail::launch_decode<detail::decode_block<Key, Value, Dim, 4, T, O>>(a, stream);
   return detail::launch_decode<detail::decode_block<Key, Value, Dim, 8, T, O>>(a, stream);
 }

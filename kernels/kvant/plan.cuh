@@ -5,215 +5,210 @@
 
 #include <cuda_runtime_api.h>
 
+#include <kvant/block/overlap.cuh>
 #include <kvant/cache/views.hpp>
 #include <kvant/config.hpp>
 #include <kvant/layout/page_layout.hpp>
+#include <kvant/split.hpp>
 
 namespace kvant::inline v0 {
 
-/// What a CTA does of one segment and kind.
-struct decode_part {
-  std::int32_t sequence, head, segment;
-  std::int32_t pages;       // 1: pages; 0: exact rows
-  std::int32_t from;        // first piece within the kind
-  std::int32_t begin, end;  // in the plan's numbers
-  std::int32_t index, count, page_parts, first_cta;
+/// What a decode plan is made for: capacities, and what all layers of it share.
+struct decode_shape {
+  std::int32_t max_sequences = 0;
+  std::int32_t q_heads = 0, kv_heads = 0;
+  std::int32_t max_rows = 1;  // query rows of a sequence
+  std::int32_t head_dim = 128;
+  std::int32_t multiprocessors = 0;  // of the device; a launch has as many CTAs
+  KVANT_HD friend constexpr bool operator==(decode_shape, decode_shape) = default;
+
+  /// Columns of an mma that the queries of a segment take: 4 with the low parts of q beside them, or 8.
+  [[nodiscard]] KVANT_HD constexpr std::int32_t columns() const { return max_rows * (q_heads / kv_heads) <= 4 ? 4 : 8; }
+  /// Within what the kernels are built for: rows x group ratio at most 8, head_dim 128.
+  [[nodiscard]] KVANT_HD constexpr bool valid() const {
+    return max_sequences >= 1 && kv_heads >= 1 && q_heads >= kv_heads && q_heads % kv_heads == 0 && max_rows >= 1 &&
+           max_rows <= 8 && q_heads / kv_heads <= 8 && max_rows * (q_heads / kv_heads) <= 8 && head_dim == 128 &&
+           multiprocessors >= 1 && multiprocessors <= 1024;
+  }
 };
 
-/// How the CTAs of a decode launch share its work; made on the device once a step for each distinct layer shape.
-///
-/// The work of a sequence and kv head (a segment) is its pages and then its exact rows in tiles of 16: pieces of about
-/// equal bytes, or tiles of pages where there is little work. Pieces are numbered through all segments, sequences first;
-/// CTA c takes pieces [c * share, (c + 1) * share), or, where ctas_per_segment is not 0 (all sequences equal), part
-/// c % ctas_per_segment of segment c / ctas_per_segment. What a CTA does of one segment and kind is a part; part i of
-/// segment s is partial result 2 s + (first CTA of s) + i.
+/// How the CTAs of a decode launch share its work (split.hpp); made on the device once a step for each distinct layer
+/// shape. Partial results: part i of a segment whose first team is t lies in slot 2 t + 1 (i = 0) or 2 (t + i).
 struct decode_plan {
-  struct header {
-    std::int32_t pieces, share, ctas_per_segment;
-    std::int32_t pieces_per_page;  // 1, or the tiles of a page
+  /// A sequence's place in the list of all units, and the work of each of its segments.
+  struct sequence_work {
+    std::int32_t begin = 0;  // in the list of all segments, in units and overheads
+    segment_work segment;
+    std::int32_t padding = 0;
   };
-  struct sequence_pieces {
-    std::int32_t begin, pages, exact;  // first piece; pieces of each of its segments
+  /// What four warps of a CTA need to begin: their team's first span; teams of more warps have it several times.
+  struct alignas(16) team_work {
+    work_split split;
+    std::int32_t team = -1;     // -1: nothing to do
+    std::int32_t list_end = 0;  // where the team's part of the list ends; 0: it has one span alone
+    std::int32_t empty_sequences = 0;
+    decode_span first;
   };
-  struct cta_work {
-    std::int32_t begin, end;  // pieces
-    header head;
-    decode_part first;
-  };
-  header* head = nullptr;
-  sequence_pieces* sequence = nullptr;  // [max_sequences + 1]
-  cta_work* work = nullptr;             // [ctas]
-  float* partial_out = nullptr;         // [partials, dim, columns]
-  float2* partial_state = nullptr;      // [partials, columns]: maximum (log2), sum
-  std::int32_t* arrived = nullptr;      // [segments], zeros; the last part of a segment sets it back
-  std::int32_t max_sequences = 0, kv_heads = 0, ctas = 0, dim = 0;
+  static_assert(sizeof(sequence_work) == 16 && sizeof(team_work) == 64);
 
-  static constexpr int columns = 8;
-  [[nodiscard]] KVANT_HD constexpr std::int64_t partials() const {
-    return 2 * std::int64_t{max_sequences} * kv_heads + ctas;
-  }
+  static constexpr int plan_threads = 256;
 
-  /// Bytes of device memory for a plan of this capacity; 16-byte aligned.
-  [[nodiscard]] static constexpr std::size_t workspace_bytes(int max_sequences, int kv_heads, int dim, int ctas) {
-    decode_plan p;
-    p.max_sequences = max_sequences, p.kv_heads = kv_heads, p.ctas = ctas, p.dim = dim;
-    return p.offset_of_arrived() +
-           aligned(sizeof(std::int32_t) * static_cast<std::size_t>(max_sequences) * static_cast<std::size_t>(kv_heads));
+  decode_shape shape;
+  sequence_work* sequence = nullptr;  // [max_sequences + 1]
+  team_work* work = nullptr;          // [multiprocessors, 4]
+  float* partial_out = nullptr;       // [partials, columns * head_dim]
+  float2* partial_state = nullptr;    // [partials, columns]: maximum (log2), sum
+  std::int32_t* arrived = nullptr;    // [max_sequences * kv_heads], zeros; the last part of a segment sets it back
+
+  /// Bytes of device memory for a plan of this shape; 0 if it is not valid.
+  [[nodiscard]] static constexpr std::size_t workspace_bytes(decode_shape shape) {
+    return shape.valid() ? offsets(shape).end : 0;
   }
-  /// The plan in `workspace`, whose bytes must be zero before the first step.
-  [[nodiscard]] static decode_plan in(void* workspace, int max_sequences, int kv_heads, int dim, int ctas) {
+  /// The plan in `workspace`, 16-byte aligned, whose bytes must be zero before the first step.
+  [[nodiscard]] static decode_plan in(void* workspace, decode_shape shape) {
     decode_plan p;
-    p.max_sequences = max_sequences, p.kv_heads = kv_heads, p.ctas = ctas, p.dim = dim;
+    p.shape = shape;
+    offsets const at(shape);
     auto* const base = static_cast<std::byte*>(workspace);
-    p.head = reinterpret_cast<header*>(base);
-    p.sequence = reinterpret_cast<sequence_pieces*>(base + aligned(sizeof(header)));
-    p.work = reinterpret_cast<cta_work*>(base + p.offset_of_work());
-    p.partial_state = reinterpret_cast<float2*>(base + p.offset_of_state());
-    p.partial_out = reinterpret_cast<float*>(base + p.offset_of_out());
-    p.arrived = reinterpret_cast<std::int32_t*>(base + p.offset_of_arrived());
-    return p;
-  }
-
-  // ---- on the device: which piece is whose ----
-
-  [[nodiscard]] static KVANT_HD std::int32_t share_of(std::int32_t pieces_of_segment, std::int32_t parts) {
-    return (pieces_of_segment + parts - 1) / parts;
-  }
-  /// The sequence, of `count`, that holds a piece.
-  [[nodiscard]] KVANT_HD std::int32_t sequence_of(std::int32_t piece, std::int32_t count) const {
-    std::int32_t low = 0, high = count;
-    while (high - low > 1) {
-      std::int32_t const middle = (low + high) / 2;
-      if (sequence[middle].begin <= piece)
-        low = middle;
-      else
-        high = middle;
-    }
-    return low;
-  }
-  [[nodiscard]] KVANT_HD std::int32_t cta_of(header const& h, std::int32_t piece) const {
-    if (h.ctas_per_segment == 0) return piece / h.share;
-    std::int32_t const per = sequence[0].pages + sequence[0].exact, segment = piece / per;
-    return segment * h.ctas_per_segment + (piece - segment * per) / share_of(per, h.ctas_per_segment);
-  }
-  KVANT_HD void range_of(header const& h, std::int32_t cta, std::int32_t count, std::int32_t& begin,
-                         std::int32_t& end) const {
-    auto const least = [](std::int32_t x, std::int32_t y) { return x < y ? x : y; };
-    if (h.ctas_per_segment == 0) {
-      begin = least(h.pieces, cta * h.share), end = least(h.pieces, begin + h.share);
-      return;
-    }
-    std::int32_t const k = h.ctas_per_segment, segment = cta / k;
-    begin = end = h.pieces;
-    if (segment >= count * kv_heads) return;
-    std::int32_t const per = sequence[0].pages + sequence[0].exact, share = share_of(per, k);
-    begin = segment * per + least(per, cta % k * share);
-    end = segment * per + least(per, (cta % k + 1) * share);
-  }
-  /// The part that begins at `piece` in a CTA whose pieces end at `cta_end`.
-  [[nodiscard]] KVANT_HD decode_part part_at(header const& h, std::int32_t cta, std::int32_t cta_end,
-                                             std::int32_t piece, std::int32_t count) const {
-    decode_part p;
-    p.sequence = sequence_of(piece, count);
-    sequence_pieces const seq = sequence[p.sequence];
-    std::int32_t const per = seq.pages + seq.exact, within = piece - seq.begin;
-    p.head = within / per;
-    p.segment = p.sequence * kv_heads + p.head;
-    std::int32_t const base = seq.begin + p.head * per, offset = within - p.head * per;
-    p.pages = offset < seq.pages ? 1 : 0;
-    std::int32_t const kind_begin = p.pages ? 0 : seq.pages, kind_end = p.pages ? seq.pages : per;
-    p.from = offset - kind_begin;
-    p.begin = piece, p.end = base + kind_end < cta_end ? base + kind_end : cta_end;
-    p.first_cta = cta_of(h, base);
-    p.page_parts = seq.pages > 0 ? cta_of(h, base + seq.pages - 1) - p.first_cta + 1 : 0;
-    std::int32_t const exact_first = seq.exact > 0 ? cta_of(h, base + seq.pages) : 0;
-    p.count = p.page_parts + (seq.exact > 0 ? cta_of(h, base + per - 1) - exact_first + 1 : 0);
-    p.index = p.pages ? cta - p.first_cta : p.page_parts + cta - exact_first;
+    p.sequence = reinterpret_cast<sequence_work*>(base);
+    p.work = reinterpret_cast<team_work*>(base + at.work);
+    p.partial_state = reinterpret_cast<float2*>(base + at.state);
+    p.partial_out = reinterpret_cast<float*>(base + at.out);
+    p.arrived = reinterpret_cast<std::int32_t*>(base + at.arrived);
     return p;
   }
 
  private:
-  static constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-  constexpr std::size_t offset_of_work() const {
-    return aligned(sizeof(header)) + aligned(sizeof(sequence_pieces) * (static_cast<std::size_t>(max_sequences) + 1));
-  }
-  constexpr std::size_t offset_of_state() const {
-    return offset_of_work() + aligned(sizeof(cta_work) * static_cast<std::size_t>(ctas));
-  }
-  constexpr std::size_t offset_of_out() const {
-    return offset_of_state() + aligned(sizeof(float2) * columns * static_cast<std::size_t>(partials()));
-  }
-  constexpr std::size_t offset_of_arrived() const {
-    return offset_of_out() +
-           aligned(sizeof(float) * columns * static_cast<std::size_t>(dim) * static_cast<std::size_t>(partials()));
-  }
+  struct offsets {
+    std::size_t work, state, out, arrived, end;
+    constexpr explicit offsets(decode_shape s) {
+      auto const n = [](std::int32_t x) { return static_cast<std::size_t>(x); };
+      auto const aligned = [](std::size_t bytes) { return (bytes + 255) / 256 * 256; };
+      std::size_t const teams = n(s.multiprocessors) * (s.columns() == 4 ? 4 : 2), partials = 2 * teams;
+      work = aligned(sizeof(sequence_work) * (n(s.max_sequences) + 1));
+      state = work + aligned(sizeof(team_work) * 4 * n(s.multiprocessors));
+      out = state + aligned(sizeof(float2) * n(s.columns()) * partials);
+      arrived = out + aligned(sizeof(float) * n(s.columns()) * n(s.head_dim) * partials);
+      end = arrived + aligned(sizeof(std::int32_t) * n(s.max_sequences) * n(s.kv_heads));
+    }
+  };
 };
 
 namespace detail {
 
-/// One CTA: a running sum over the sequences, then the split. A template, so that two units may include it.
+struct plan_sizes {
+  std::int32_t page_tokens, page_tiles, sinks;
+};
+
+/// One CTA: a running sum over the sequences, then the cut. A template, so that two units may include it.
 template <class Plan>
-__launch_bounds__(1024) __global__
-    void plan_kernel(Plan plan, sequences_view sequences, int page_tokens, int tiles, int sinks) {
-  __shared__ std::int32_t sums[1024];
-  __shared__ std::int32_t least, most, all_pages;
-  __shared__ typename Plan::header head;
-  int const n = sequences.count, heads = plan.kv_heads;
-  int const each = (n + 1023) / 1024, from = min(n, int(threadIdx.x) * each), to = min(n, from + each);
-  if (threadIdx.x == 0) least = 0x7fffffff, most = 0, all_pages = 0;
-  __syncthreads();
-  std::int32_t pages_of_mine = 0;
-  for (int i = from; i < to; ++i) {
-    int const length = sequences.length[i], history = sequences.history[i], slot = sequences.slot_of(i);
-    int pages = 0, exact = 0;
-    if (slot >= 0 && length > 0) {
-      int const kept = min(sinks, length), window = length - max(min(history, length), kept);
-      pages = (history - sequences.first_of(i)) / page_tokens;
-      exact = (kept + 15) / 16 + (max(window, 0) + 15) / 16;
+__launch_bounds__(Plan::plan_threads) __global__
+    void plan_kernel(Plan plan, sequences_view sequences, plan_sizes sizes) {
+  using sequence_work = typename Plan::sequence_work;
+  constexpr int threads = Plan::plan_threads, warps = threads / 32;
+  __shared__ std::int32_t begins[threads];  // first unit of each thread's sequences
+  __shared__ std::int32_t warp_units[warps], warp_most[warps], warp_empty[warps];
+  wait_for_previous_launch();
+  int const thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
+  int const n = sequences.count, heads = plan.shape.kv_heads;
+  int const each = (n + threads - 1) / threads, from = min(n, thread * each), to = min(n, from + each);
+  auto const work_of = [&](int i) {
+    int const length = sequences.length[i], history = sequences.history[i], first = sequences.first_of(i);
+    segment_work w;
+    if (sequences.slot_of(i) >= 0 && length > 0) {
+      int const kept = min(sizes.sinks, length), window = max(0, length - max(min(history, length), kept));
+      w.exact = (kept + window + exact_tile_rows - 1) / exact_tile_rows;
+      w.tiles = max(0, history - first) / sizes.page_tokens * sizes.page_tiles;
     }
-    plan.sequence[i] = {0, pages, exact};
-    pages_of_mine += pages;
-  }
-  atomicAdd(&all_pages, pages_of_mine);
-  __syncthreads();
-  // Where a CTA would have fewer pages than warps, tiles are handed out instead.
-  int const split = all_pages * heads < plan.ctas * 16 ? tiles : 1;
-  std::int32_t mine = 0;
+    return w;
+  };
+  std::int32_t units = 0, largest = 0, empty = 0;
+  segment_work mine;  // the thread's last sequence, often its only one
   for (int i = from; i < to; ++i) {
-    plan.sequence[i].pages *= split;
-    std::int32_t const per = plan.sequence[i].pages + plan.sequence[i].exact;
-    atomicMin(&least, per);  // of pieces, not of pages: those of one page may be several
-    atomicMax(&most, per);
-    mine += per * heads;
+    mine = work_of(i);
+    units += mine.length() * heads, largest = max(largest, mine.units()), empty |= mine.units() == 0 ? 1 : 0;
   }
-  sums[threadIdx.x] = mine;
+  std::int32_t before = units;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    std::int32_t const other = __shfl_up_sync(~0u, before, step);
+    if (lane >= step) before += other;
+  }
+  largest = __reduce_max_sync(~0u, largest);
+  empty = __any_sync(~0u, empty);
+  if (lane == 31) warp_units[warp] = before, warp_most[warp] = largest, warp_empty[warp] = empty;
   __syncthreads();
-  for (int step = 1; step < 1024; step *= 2) {
-    std::int32_t const before = int(threadIdx.x) >= step ? sums[threadIdx.x - step] : 0;
-    __syncthreads();
-    sums[threadIdx.x] += before;
-    __syncthreads();
+  std::int32_t of_warps = lane < warps ? warp_units[lane] : 0;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    std::int32_t const other = __shfl_up_sync(~0u, of_warps, step);
+    if (lane >= step) of_warps += other;
   }
-  std::int32_t begin = sums[threadIdx.x] - mine;
+  std::int32_t const total = __shfl_sync(~0u, of_warps, 31);
+  std::int32_t const earlier = __shfl_sync(~0u, of_warps, max(0, warp - 1));
+  largest = __reduce_max_sync(~0u, lane < warps ? warp_most[lane] : 0);
+  empty = __any_sync(~0u, lane < warps && warp_empty[lane] != 0);
+  std::int32_t begin = before - units + (warp > 0 ? earlier : 0);
+  begins[thread] = begin;
   for (int i = from; i < to; ++i) {
-    plan.sequence[i].begin = begin;
-    begin += (plan.sequence[i].pages + plan.sequence[i].exact) * heads;
+    if (each > 1) mine = work_of(i);
+    plan.sequence[i] = sequence_work{begin, mine, 0};
+    begin += mine.length() * heads;
   }
-  if (threadIdx.x == 0) {
-    std::int32_t const pieces = sums[1023], segments = n * heads;
-    plan.sequence[n] = {pieces, 0, 0};
-    int const whole = segments > 0 ? plan.ctas / segments : 0;
-    bool const equal = least == most && whole >= 1 && (plan.ctas - whole * segments) * 16 <= plan.ctas;
-    head = {pieces, max(1, (pieces + plan.ctas - 1) / plan.ctas), equal ? whole : 0, split};
-    *plan.head = head;
-  }
+  if (thread == 0) plan.sequence[n] = sequence_work{total, {}, 0};
   __syncthreads();
-  for (int cta = int(threadIdx.x); cta < plan.ctas; cta += 1024) {
-    typename Plan::cta_work w;
-    w.head = head;
-    plan.range_of(head, cta, n, w.begin, w.end);
-    if (w.begin < w.end) w.first = plan.part_at(head, cta, w.end, w.begin, n);
-    plan.work[cta] = w;
+
+  int const ctas = plan.shape.multiprocessors;
+  work_split const split =
+      work_split::choose(n * heads, total, largest, ctas, sizes.page_tiles, plan.shape.columns() == 4 ? 4 : 8);
+  int const quarters = split.team_warps / 4;
+  for (int team = thread; team < split.teams(ctas); team += threads) {
+    typename Plan::team_work w;
+    w.split = split, w.team = team, w.empty_sequences = empty;
+    int sequence, head = 0;
+    bool busy;
+    if (split.whole > 0) {
+      int const segment = work_split::quotient(w.team, split.whole);
+      busy = segment < n * heads;
+      sequence = work_split::quotient(segment, heads), head = segment - sequence * heads;
+    } else {
+      std::int32_t const unit = w.team * split.share;
+      busy = unit < total;
+      int low = 0, high = threads;  // the thread whose sequences hold the unit
+      while (high - low > 1) {
+        int const middle = (low + high) / 2;
+        if (begins[middle] <= unit)
+          low = middle;
+        else
+          high = middle;
+      }
+      sequence = low * each;
+      w.list_end = unit + split.share;
+    }
+    if (busy) {
+      sequence_work s = plan.sequence[sequence];
+      std::int32_t begin_of_segment = 0;
+      if (split.whole == 0) {
+        std::int32_t const from = w.team * split.share;
+        while (s.begin + s.segment.length() * heads <= from) s = plan.sequence[++sequence];
+        head = work_split::quotient(from - s.begin, s.segment.length());
+        begin_of_segment = s.begin + head * s.segment.length();
+        if (from >= begin_of_segment + s.segment.units()) {  // in its overhead: the next one is the first
+          if (++head == heads) {
+            head = 0;
+            do s = plan.sequence[++sequence];
+            while (sequence < n && s.segment.units() == 0);
+          }
+          begin_of_segment = s.begin + head * s.segment.length();
+          busy = sequence < n && begin_of_segment < w.list_end;
+        }
+      }
+      busy = busy && s.segment.units() > 0;
+      if (busy) w.first = split.span(w.team, sequence, head, begin_of_segment, s.segment);
+      busy = busy && w.first.part < w.first.parts;
+    }
+    if (!busy) w.team = -1;
+    for (int i = 0; i < quarters; ++i) plan.work[team * quarters + i] = w;
   }
 }
 
@@ -221,20 +216,21 @@ __launch_bounds__(1024) __global__
 
 /// Splits the work of `sequences` over the plan's CTAs, for layers of this pair of formats and head size. Reads lengths on
 /// the device, so a captured graph may replay it with others. Stream-ordered, one CTA; allocates nothing.
-/// cudaErrorInvalidValue: a null pointer, more sequences than the plan has room for, sinks that fill a page, a plan of
-/// another head size.
+/// cudaErrorInvalidValue: a null pointer, more sequences than the plan has room for, sinks that fill a page, a plan of a
+/// shape that is not valid.
 template <kv_format Key, kv_format Value, int Dim>
 [[nodiscard]] cudaError_t make_decode_plan_async(decode_plan plan, sequences_view sequences, int sinks,
                                                  cudaStream_t stream) noexcept {
   using layout_type = page_layout<Key, Value>;
   constexpr layout_type layout{page_shape{1, Dim, Dim, layout_type::least_page_tokens}};
-  constexpr int page_tokens = layout.shape.page_tokens, tiles = layout.tiles();
-  if (plan.head == nullptr || plan.dim != Dim || sequences.length == nullptr || sequences.history == nullptr ||
-      sequences.count < 0 || sequences.count > plan.max_sequences || sinks < 0 || sinks >= page_tokens)
+  constexpr int page_tokens = layout.shape.page_tokens;
+  constexpr int page_tiles = is_exact<Key> && is_exact<Value> ? page_tokens / exact_tile_rows : layout.tiles();
+  if (plan.sequence == nullptr || plan.work == nullptr || !plan.shape.valid() || plan.shape.head_dim != Dim ||
+      sequences.length == nullptr || sequences.history == nullptr || sequences.count < 0 ||
+      sequences.count > plan.shape.max_sequences || sinks < 0 || sinks >= page_tokens)
     return cudaErrorInvalidValue;
-  cudaLaunchConfig_t launch{};
-  launch.gridDim = 1, launch.blockDim = 1024, launch.stream = stream;
-  return cudaLaunchKernelEx(&launch, detail::plan_kernel<decode_plan>, plan, sequences, page_tokens, tiles, sinks);
+  return detail::launch_overlapped(detail::plan_kernel<decode_plan>, dim3(1), decode_plan::plan_threads, stream, plan,
+                                   sequences, detail::plan_sizes{page_tokens, page_tiles, sinks});
 }
 
 }  // namespace kvant::inline v0

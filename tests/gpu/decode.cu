@@ -53,23 +53,27 @@ class decoding {
         device_offsets_(offsets_),
         out_(places_ * dim),
         lse_(places_),
-        workspace_(kvant::decode_plan::workspace_bytes(cache.count(), cache.options.shape.kv_heads, dim,
-                                                       gpu::multiprocessors())) {
+        shape_{cache.count(), q_heads_, cache.options.shape.kv_heads, most_rows(cache), dim, gpu::multiprocessors()},
+        workspace_(kvant::decode_plan::workspace_bytes(shape_)) {
     workspace_.fill(0);
   }
 
   /// Poisons the output, then plans and attends.
-  void launch(cudaStream_t stream) {
-    int const heads = cache_.options.shape.kv_heads;
-    gpu::check(cudaMemsetAsync(out_.get(), 0xff, places_ * dim * sizeof(float), stream));
+  void launch(cudaStream_t stream) { launch(stream, out_.get()); }
+  template <class O>
+  void launch(cudaStream_t stream, O* out) {
+    gpu::check(cudaMemsetAsync(out, 0xff, places_ * dim * sizeof(O), stream));
     gpu::check(cudaMemsetAsync(lse_.get(), 0xff, places_ * sizeof(float), stream));
-    auto const plan = kvant::decode_plan::in(workspace_.get(), cache_.count(), heads, dim, gpu::multiprocessors());
+    auto const plan = kvant::decode_plan::in(workspace_.get(), shape_);
     REQUIRE(kvant::make_decode_plan_async<K, V, dim>(plan, device_.view.sequences, cache_.options.sinks, stream) ==
             cudaSuccess);
     REQUIRE(kvant::decode_attention_async<K, V, dim>(
-                device_.view, queries(device_q_.get(), device_offsets_.get()), heads, kvant::attention_options{},
-                kvant::decode_output<float>{out_.get(), lse_.get()}, plan, stream) == cudaSuccess);
+                device_.view, queries(device_q_.get(), device_offsets_.get()), kvant::attention_options{},
+                kvant::decode_output<O>{out, lse_.get()}, plan, stream) == cudaSuccess);
   }
+  std::size_t places() const { return places_; }
+  /// The layer as the kernels see it; a test may put the pages elsewhere.
+  kvant::layer_view<half>& layer() { return device_.view; }
   void upload_lengths() { device_.length.upload(cache_.length); }
   std::vector<float> out() const { return out_.host(); }
   std::vector<float> log_sum_exp() const { return lse_.host(); }
@@ -104,6 +108,11 @@ class decoding {
     for (request const& r : cache.requests) offsets.push_back(offsets.back() + r.rows);
     return offsets;
   }
+  static int most_rows(cache_type const& cache) {
+    int most = 1;
+    for (request const& r : cache.requests) most = std::max(most, r.rows);
+    return most;
+  }
   static std::vector<half> queries_of(std::size_t places, float size) {
     std::vector<half> q(places * dim);
     for (std::size_t i = 0; i < q.size(); ++i) q[i] = half{size * support::noise(5, i, 1, 2)};
@@ -111,7 +120,7 @@ class decoding {
   }
   kvant::queries_view<half> queries(half const* data, std::int32_t const* offsets) const {
     kvant::queries_view<half> view{data, std::int64_t{q_heads_} * dim, dim, offsets, q_heads_};
-    for (request const& r : cache_.requests) view.max_rows = std::max(view.max_rows, r.rows);
+    view.max_rows = shape_.max_rows;
     return view;
   }
 
@@ -124,6 +133,7 @@ class decoding {
   gpu::buffer<half> device_q_;
   gpu::buffer<std::int32_t> device_offsets_;
   gpu::buffer<float> out_, lse_;
+  kvant::decode_shape shape_;
   gpu::buffer<std::byte> workspace_;
 };
 
@@ -139,13 +149,14 @@ using c4 = kvant::turboquant_key<4>;
 using c3 = kvant::turboquant_key<3>;
 template <int B>
 using tq = kvant::turboquant<B>;
+using exact = kvant::exact<half>;
 
 }  // namespace
 
 TEMPLATE_TEST_CASE("decode attention equals the double reference", "[gpu][decode]", (pair<tq<4>, tq<4>>),
                    (pair<tq<3>, tq<3>>), (pair<tq<4>, tq<3>>), (pair<tq<3>, tq<4>>),
                    (pair<kvant::centered<tq<4>>, tq<4>>), (pair<c4, tq<4>>), (pair<c3, tq<3>>), (pair<c4, tq<3>>),
-                   (pair<c3, tq<4>>)) {
+                   (pair<c3, tq<4>>), (pair<exact, exact>)) {
   auto const captured = GENERATE(false, true);
   auto const ratio = GENERATE(1, 2, 3, 4, 5, 7, 8);
   std::vector<request> batch;
@@ -160,7 +171,7 @@ TEMPLATE_TEST_CASE("decode attention equals the double reference", "[gpu][decode
 }
 
 TEMPLATE_TEST_CASE("rows of a draft are causal among themselves", "[gpu][decode]", (pair<c4, tq<4>>),
-                   (pair<tq<3>, tq<3>>)) {
+                   (pair<tq<3>, tq<3>>), (pair<exact, exact>)) {
   auto const rows = GENERATE(1, 2, 4);
   auto const ratio = GENERATE(1, 2);
   std::vector<request> batch;
@@ -173,7 +184,8 @@ TEMPLATE_TEST_CASE("rows of a draft are causal among themselves", "[gpu][decode]
   CHECK(e.out <= 1e-3);
 }
 
-TEMPLATE_TEST_CASE("window only, sinks only, no window", "[gpu][decode]", (pair<c4, tq<4>>), (pair<tq<3>, tq<3>>)) {
+TEMPLATE_TEST_CASE("window only, sinks only, no window", "[gpu][decode]", (pair<c4, tq<4>>), (pair<tq<3>, tq<3>>),
+                   (pair<exact, exact>)) {
   auto const sinks = GENERATE(0, 1, 4, 17, 63);
   std::vector<request> batch{
       {3, 0, 0, 1, 1}, {40, 0, 0, 1, 2}, {128, 128, 0, 1, 3}, {640, 640, 0, 1, 4}, {650, 640, 128, 1, 5}};
@@ -240,4 +252,85 @@ TEST_CASE("a captured step follows the lengths", "[gpu][decode]") {
     CHECK(e.out <= 1e-3);
     CHECK(e.log_sum_exp <= 1e-3);
   }
+}
+
+TEST_CASE("output in half and bfloat16 is the float output, rounded", "[gpu][decode]") {
+  std::vector<request> batch{{5000, support::history_of(5000, 128), 0, 1, 1}, {0, 0, 0, 1, 2}, {900, 768, 0, 1, 3}};
+  support::attention_cache<c4, tq<4>, half> cache({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
+  decoding<pair<c4, tq<4>>> d(cache, 4);
+  gpu::launched(false, [&](cudaStream_t stream) { d.launch(stream); });
+  auto const expected = d.out();
+  auto const same = [&]<class O>(O) {
+    gpu::buffer<O> out(d.places() * dim);
+    gpu::launched(false, [&](cudaStream_t stream) { d.launch(stream, out.get()); });
+    auto const got = out.host();
+    for (std::size_t i = 0; i < got.size(); ++i)
+      REQUIRE(static_cast<float>(got[i]) == static_cast<float>(static_cast<O>(expected[i])));
+  };
+  same(half{});
+  same(kvant::bfloat16{});
+}
+
+TEMPLATE_TEST_CASE("keys with a large constant vector", "[gpu][decode]", (pair<c4, tq<4>>), (pair<c3, tq<3>>)) {
+  auto const ratio = GENERATE(4, 8);
+  std::vector<request> batch{{3000, support::history_of(3000, 128), 0, 1, 1}, {700, 576, 0, 1, 3}};
+  support::attention_cache<typename TestType::key, typename TestType::value, half> cache(
+      {.shape = {2, dim, dim, 64}, .sinks = 4, .key_bias = 600.f}, batch);
+  CAPTURE(ratio);
+  auto const e = decode_errors<TestType>(cache, ratio, false, 0.05f);
+  CHECK(e.out <= 1e-3);
+  CHECK(e.log_sum_exp <= 1e-2);
+}
+
+TEMPLATE_TEST_CASE("values of every size", "[gpu][decode]", (pair<c4, tq<4>>), (pair<c3, tq<3>>)) {
+  auto const scale = GENERATE(1e-6f, 1e-3f, 1.f, 50.f, 1500.f);  // norms of 1e-4 to 7e4
+  std::vector<request> batch{{3000, support::history_of(3000, 128), 0, 1, 1}, {700, 576, 0, 1, 3}};
+  support::attention_cache<typename TestType::key, typename TestType::value, half> cache(
+      {.shape = {2, dim, dim, 64}, .sinks = 4, .value_scale = scale}, batch);
+  CAPTURE(scale);
+  // Half subnormals, which values of norm 1e-4 are, have few bits for a scale.
+  CHECK(decode_errors<TestType>(cache, 4, false).out <= 1e-3);
+}
+
+TEST_CASE("1,024 sequences of 8 heads", "[gpu][decode]") {
+  std::vector<request> batch;
+  for (int i = 0; i < 1024; ++i) {
+    int const length = static_cast<int>(130 * (1 + support::noise(3, at(i), 1, 2)));
+    batch.push_back({length, support::history_of(length, 32), 0, 1, at(i)});
+  }
+  support::attention_cache<c4, tq<4>, half> cache({.shape = {8, dim, dim, 64}, .sinks = 4}, batch);
+  auto const e = decode_errors<pair<c4, tq<4>>>(cache, 1, true);
+  CHECK(e.out <= 1e-3);
+  CHECK(e.log_sum_exp <= 1e-3);
+}
+
+TEST_CASE("a pool above 4 GiB, with data in its last page", "[gpu][decode]") {
+  std::vector<request> batch{{1500, support::history_of(1500, 64), 0, 1, 1}, {700, 576, 0, 1, 3}};
+  support::attention_cache<c4, tq<4>, half> cache({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
+  decoding<pair<c4, tq<4>>> d(cache, 4);
+  std::int64_t const pages = cache.view.pages.count, stride = (std::int64_t{5} << 30) / pages / 16 * 16;
+  gpu::buffer<std::byte> pool(static_cast<std::size_t>(pages * stride));
+  for (std::int64_t p = 0; p < pages; ++p)
+    gpu::check(cudaMemcpy(pool.get() + p * stride, cache.view.pages.unit(p, 0),
+                          static_cast<std::size_t>(cache.codec.layout().page_bytes()), cudaMemcpyHostToDevice));
+  d.layer().pages.base = pool.get(), d.layer().pages.page_stride = stride;
+  gpu::launched(false, [&](cudaStream_t stream) { d.launch(stream); });
+  CHECK(d.against_reference().out <= 1e-3);
+}
+
+TEST_CASE("two streams at once", "[gpu][decode]") {
+  std::vector<request> batch{{20000, support::history_of(20000, 128), 0, 1, 1}, {900, 768, 0, 1, 3}};
+  support::attention_cache<c4, tq<4>, half> one({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
+  support::attention_cache<c3, tq<3>, half> two({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
+  decoding<pair<c4, tq<4>>> first(one, 4);
+  decoding<pair<c3, tq<3>>> second(two, 8);
+  cudaStream_t a, b;
+  gpu::check(cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking));
+  gpu::check(cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking));
+  for (int i = 0; i < 20; ++i) first.launch(a), second.launch(b);
+  gpu::check(cudaDeviceSynchronize());
+  gpu::check(cudaStreamDestroy(a));
+  gpu::check(cudaStreamDestroy(b));
+  CHECK(first.against_reference().out <= 1e-3);
+  CHECK(second.against_reference().out <= 1e-3);
 }

@@ -42,6 +42,8 @@ struct cache_options {
   std::byte fill{0xff};  // every byte that nothing is written to
   std::uint64_t key_seed = 1, value_seed = 2;
   int table_capacity = 0;  // 0: as many as the batch needs
+  float key_bias = 0;      // norm of a fixed vector that all keys of a head have on top
+  float value_scale = 1;
 };
 
 /// The memory of one layer as an engine would own it: page ids scattered, slots and records in other orders than the
@@ -119,12 +121,16 @@ class attention_cache {
     for (int p = 0; p < r.length; ++p)
       for (int h = 0; h < heads; ++h) {  // heads of unlike magnitude: keys 0.5, 1, ..., values 8, 4, ...
         auto const token = static_cast<std::uint64_t>(p), head = static_cast<std::uint64_t>(h);
-        for (int c = 0; c < key_dim; ++c)
-          k[at((p * heads + h) * key_dim + c)] =
-              T{noise(options.key_seed + 100 * r.content, token, head, at(c)) * 0.5f * static_cast<float>(h + 1)};
-        for (int c = 0; c < value_dim; ++c)
-          v[at((p * heads + h) * value_dim + c)] =
-              T{noise(options.value_seed + 100 * r.content, token, head, at(c)) * 8.f / static_cast<float>(h + 1)};
+        for (int c = 0; c < key_dim; ++c) {
+          float const bias =
+              options.key_bias * noise(options.key_seed, 0, head, at(c)) * std::sqrt(3.f / static_cast<float>(key_dim));
+          float const x = noise(options.key_seed + 100 * r.content, token, head, at(c)) * 0.5f;
+          k[at((p * heads + h) * key_dim + c)] = T{bias + x * static_cast<float>(h + 1)};
+        }
+        for (int c = 0; c < value_dim; ++c) {
+          float const x = noise(options.value_seed + 100 * r.content, token, head, at(c)) * 8.f;
+          v[at((p * heads + h) * value_dim + c)] = T{options.value_scale * x / static_cast<float>(h + 1)};
+        }
       }
     auto const plain = [](std::vector<T> const& x) {
       std::vector<double> y;

@@ -55,8 +55,11 @@ struct window_view {
   std::int64_t slot_stride = 0, side_stride = 0, head_stride = 0, row_stride = 0;
   std::int32_t rows = 0;  // R = W + P - 1 + M rounded up to 16
   [[nodiscard]] KVANT_HD T* row(std::int64_t slot, side s, int head, std::int64_t position) const {
+    return ring_row(slot, s, head, position % rows);
+  }
+  [[nodiscard]] KVANT_HD T* ring_row(std::int64_t slot, side s, int head, std::int64_t index) const {
     return reinterpret_cast<T*>(base + slot * slot_stride + (s == side::key ? 0 : side_stride) + head * head_stride +
-                                position % rows * row_stride);
+                                index * row_stride);
   }
 };
 

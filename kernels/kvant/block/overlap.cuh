@@ -15,15 +15,21 @@ __device__ __forceinline__ void wait_for_previous_launch() {
 
 /// Launches a kernel that may be scheduled before the previous launch on the stream has ended.
 template <class Kernel, class... Arguments>
-cudaError_t launch_overlapped(Kernel kernel, dim3 grid, int threads, cudaStream_t stream,
+cudaError_t launch_overlapped(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_t stream,
                               Arguments const&... arguments) {
   cudaLaunchConfig_t launch{};
-  launch.gridDim = grid, launch.blockDim = static_cast<unsigned>(threads), launch.stream = stream;
+  launch.gridDim = grid, launch.blockDim = static_cast<unsigned>(threads);
+  launch.dynamicSmemBytes = static_cast<unsigned>(shared_bytes), launch.stream = stream;
   cudaLaunchAttribute overlap{};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   launch.attrs = &overlap, launch.numAttrs = 1;
   return cudaLaunchKernelEx(&launch, kernel, arguments...);
+}
+template <class Kernel, class... Arguments>
+cudaError_t launch_overlapped(Kernel kernel, dim3 grid, int threads, cudaStream_t stream,
+                              Arguments const&... arguments) {
+  return launch_overlapped(kernel, grid, threads, 0, stream, arguments...);
 }
 
 }  // namespace kvant::inline v0::detail

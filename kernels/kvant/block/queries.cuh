@@ -1,95 +1,154 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include <kvant/format/format.hpp>
 #include <kvant/half.hpp>
+#include <kvant/warp/ptx.cuh>
+#include <kvant/warp/rotate.cuh>
+#include <kvant/warp/unpack.cuh>
 
 namespace kvant::inline v0::detail {
 
-/// The queries of a segment, one a column: as they came and rotated, by position (layout/slot_order.hpp: position p of
-/// `rotated` is slot slot_of(p)), both divided by a power of two that brings the largest entry to [0.5, 1).
+/// Nothing, in as many bytes as a member needs.
+struct no_operand {};
+
+/// fp16 operand B of m16n8k16, by step and lane. With 4 columns, query c is mma column 2c and its low part 2c + 1.
 template <int Dim>
-struct query_storage {
-  alignas(16) float plain[8][Dim + 4], rotated[8][Dim + 4];
-  float plain_scale[8], rotated_scale[8];  // the powers of two
+struct half_columns {
+  alignas(16) uint2 at[Dim / 16][32];
+};
+/// int8 operand B of m16n8k32, by step and lane: the high and middle bytes of 127 q = high + middle / 2^7 + low / 2^14.
+/// With 4 columns, the high part of query c is mma column 2c and the middle one 2c + 1; with 8, they are two sets.
+template <int Dim, int Columns>
+struct byte_columns {
+  alignas(16) uint2 at[Columns == 4 ? 1 : 2][Dim / 32][32];
+};
+/// The same bytes as operand A: rows g and g + 8 are the high and middle parts of query g; with 4 columns rows 4 + g are
+/// the low part, with 8 the second set has it.
+template <int Dim, int Columns>
+struct byte_rows {
+  static constexpr int sets = Columns == 4 ? 1 : 2;
+  alignas(16) uint4 at[sets][Dim / 32][32];
 };
 
-/// y = H x over 128 positions, four neighbours a lane: shuffles over the lanes.
-__device__ __forceinline__ void hadamard_128(float (&x)[4], int lane) {
-  float const a = x[0] + x[1], b = x[0] - x[1], c = x[2] + x[3], d = x[2] - x[3];
-  x[0] = a + c, x[1] = b + d, x[2] = a - c, x[3] = b - d;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float const y = __shfl_xor_sync(~0u, x[i], step);
-      x[i] = lane & step ? y - x[i] : x[i] + y;
-    }
-}
-
-/// Bit i set where the rotation's sign of position 4 lane + i is negative. A permutation of slots that permutes the bits
-/// of the index leaves the Hadamard matrix alone, so positions serve as slots here.
-template <class Rotation>
-__device__ __forceinline__ void apply_signs(float (&x)[4], int lane) {
-  if constexpr (Rotation::rotates) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (negative_sign(Rotation::seed, 4 * lane + i)) x[i] = -x[i];
-  }
-}
-
-template <class F>
-__device__ __forceinline__ void rotate_128(float (&x)[4], int lane) {
-  using rotation = rotation_of<F>;
-  if constexpr (rotation::rotates) {
-    apply_signs<rotation>(x, lane);
-    hadamard_128(x, lane);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] *= 0.08838834764f;
-  }
-}
-template <class F>
-__device__ __forceinline__ void rotate_back_128(float (&x)[4], int lane) {
-  using rotation = rotation_of<F>;
-  if constexpr (rotation::rotates) {
-    hadamard_128(x, lane);
-    apply_signs<rotation>(x, lane);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] *= 0.08838834764f;
-  }
-}
+/// The queries of a segment, one a column, as a warp's operands: as they came, and rotated, both divided by a power of two
+/// that brings the largest entry to [0.5, 1). Channels stand in the order of positions (layout/slot_order.hpp), so that
+/// four neighbours are what a lane needs in a step.
+template <class Key, int Dim, int Columns>
+struct query_storage {
+  static constexpr bool bytes = has_byte_unpack<codec_of<Key>>;
+  union {
+    struct {
+      half_columns<Dim> plain;
+      std::conditional_t<bytes, byte_columns<Dim, Columns>, half_columns<Dim>> rotated;
+    };
+    float out[Columns][Dim];  // once the queries have done their work, by position
+  };
+  std::conditional_t<Key::is_centered, byte_rows<Dim, Columns>, no_operand> rows;  // for the product with page means
+  float plain_scale[Columns], rotated_scale[Columns];                              // the powers of two
+};
 
 /// The power of two that brings the largest |x| of the warp to [0.5, 1); 1 for zeros.
 __device__ __forceinline__ float normalizing_power(float const (&x)[4]) {
-  float largest = fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3])));
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+  float const largest = ptx::warp_max(fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))));
   return largest > 0.f ? exp2f(ceilf(log2f(largest))) : 1.f;
 }
 
-/// One query into column c; null: zeros.
-template <class Key, int Dim, class T>
-__device__ void prepare_query(query_storage<Dim>& s, int c, T const* row, half const* factors, int lane) {
-  static_assert(Dim == 128, "prepare_query: head_dim 128");
-  float plain[4] = {}, rotated[4];
-  if (row != nullptr) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) plain[i] = static_cast<float>(row[4 * lane + i]);
+/// What a lane holds of a query before it is rotated: four neighbours, and their balance factors, as they are stored.
+template <class T>
+struct query_lane {
+  static_assert(sizeof(T) == 2, "query_lane: 16-bit queries");
+  uint2 x{}, factor{};
+
+  template <class Element>
+  static __device__ __forceinline__ float at(uint2 const& four, int i) {
+    Element e;
+    e.bits = static_cast<std::uint16_t>((i < 2 ? four.x : four.y) >> (16 * (i & 1)));
+    return static_cast<float>(e);
   }
+};
+
+/// Loads one query (null: zeros) and its balance factors (null: none).
+template <class T>
+__device__ __forceinline__ query_lane<T> load_query(T const* row, half const* factors, int lane) {
+  query_lane<T> q;
+  if (row != nullptr) q.x = reinterpret_cast<uint2 const*>(row)[lane];
+  if (factors != nullptr) q.factor = reinterpret_cast<uint2 const*>(factors)[lane];
+  return q;
+}
+
+/// scale * x as three bytes each: part[0] + part[1] / 2^7 + part[2] / 2^14.
+__device__ __forceinline__ void bytes_of(float const (&x)[4], float scale, std::uint32_t (&part)[3]) {
+  part[0] = part[1] = part[2] = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    rotated[i] = plain[i];
-    if constexpr (Key::is_balanced) rotated[i] *= effective_factor(factors[4 * lane + i]);
+    float rest = x[i] * scale;
+#pragma unroll
+    for (int p = 0; p < 3; ++p) {
+      float const whole = rintf(rest);
+      part[p] |= (static_cast<std::uint32_t>(static_cast<std::int32_t>(whole)) & 255u) << (8 * i);
+      rest = (rest - whole) * 128.f;
+    }
   }
-  rotate_128<Key>(rotated, lane);
+}
+
+/// scale * x, the lane's four positions of a query, into column c.
+template <int Columns, int Dim>
+__device__ __forceinline__ void put_halves(half_columns<Dim>& to, int c, float const (&x)[4], float scale, int lane) {
+  // Positions 4 lane + (0..3) are both registers of lanes 4g + t in step 2 (lane / 8) + lane % 2.
+  uint2* const at = &to.at[2 * (lane >> 3) + (lane & 1)][(lane >> 1) & 3];
+  float const y[4] = {x[0] * scale, x[1] * scale, x[2] * scale, x[3] * scale};
+  uint2 const high = make_uint2(ptx::half2_bits(y[0], y[1]), ptx::half2_bits(y[2], y[3]));
+  at[4 * (Columns == 4 ? 2 * c : c)] = high;
+  if constexpr (Columns == 4)
+    at[4 * (2 * c + 1)] = make_uint2(ptx::half2_bits(y[0] - ptx::low_half(high.x), y[1] - ptx::high_half(high.x)),
+                                     ptx::half2_bits(y[2] - ptx::low_half(high.y), y[3] - ptx::high_half(high.y)));
+}
+
+/// One query into column c.
+template <class Key, int Dim, int Columns, class T>
+__device__ __forceinline__ void store_query(query_storage<Key, Dim, Columns>& s, int c, query_lane<T> const& q,
+                                            int lane) {
+  static_assert(Dim == 128, "store_query: head_dim 128");
+  float plain[4], rotated[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    rotated[i] = plain[i] = q.template at<T>(q.x, i);
+    if constexpr (Key::is_balanced) rotated[i] *= effective_factor(half{q.template at<half>(q.factor, i)});
+  }
+  rotate_128<rotation_of<Key>>(rotated, lane);
   float const plain_power = normalizing_power(plain), rotated_power = normalizing_power(rotated);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    s.plain[c][4 * lane + i] = plain[i] / plain_power;
-    s.rotated[c][4 * lane + i] = rotated[i] / rotated_power;
-  }
   if (lane == 0) s.plain_scale[c] = plain_power, s.rotated_scale[c] = rotated_power;
+  put_halves<Columns>(s.plain, c, plain, 1.f / plain_power, lane);
+  // Position 32k + 8t + 4i + (0..3) is register i of lane 4g + t in step k; this lane's are 4 lane + (0..3).
+  int const k = lane >> 3, t = (lane >> 1) & 3, i = lane & 1;
+  std::uint32_t part[3];
+  constexpr bool bytes = query_storage<Key, Dim, Columns>::bytes;
+  if constexpr (bytes || Key::is_centered) bytes_of(rotated, 127.f / rotated_power, part);
+  if constexpr (bytes) {
+    auto const put = [&](int set, int g, std::uint32_t word) {
+      reinterpret_cast<std::uint32_t*>(&s.rotated.at[set][k][4 * g + t])[i] = word;
+    };
+    if constexpr (Columns == 4)
+      put(0, 2 * c, part[0]), put(0, 2 * c + 1, part[1]);
+    else
+      put(0, c, part[0]), put(1, c, part[1]);
+  } else {
+    put_halves<Columns>(s.rotated, c, rotated, 1.f / rotated_power, lane);
+  }
+  if constexpr (Key::is_centered) {
+    auto const put = [&](int set, int g, std::uint32_t upper, std::uint32_t lower) {
+      auto* const words = reinterpret_cast<std::uint32_t*>(&s.rows.at[set][k][4 * g + t]);
+      words[2 * i] = upper, words[2 * i + 1] = lower;
+    };
+    put(0, c, part[0], part[1]);
+    if constexpr (Columns == 4)
+      put(0, 4 + c, part[2], 0);
+    else
+      put(1, c, part[2], 0);
+  }
 }
 
 }  // namespace kvant::inline v0::detail

@@ -4,11 +4,11 @@
 
 namespace kvant::inline v0::tuning {
 
-/// The shape of a decode CTA: one CTA an SM, its warps with private rings.
-template <class Key, class Value, int Dim>
+/// The rings of a decode CTA's 16 warps: as many stages as leave room for the slots in which warps meet.
+template <class Key, class Value, int Dim, int Columns>
 struct decode {
-  static constexpr int warps = 16, stages = 3;
-  static constexpr int ctas_per_sm = 1;
+  static constexpr page_layout<Key, Value> layout{page_shape{1, Dim, Dim, page_layout<Key, Value>::least_page_tokens}};
+  static constexpr int stages = 16 * 3 * layout.tile_offset(1) <= (Columns == 4 ? 160 : 144) * 1024 ? 3 : 2;
 };
 
 }  // namespace kvant::inline v0::tuning

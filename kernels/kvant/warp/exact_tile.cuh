@@ -4,89 +4,112 @@
 #include <cstdint>
 
 #include <kvant/block/queries.cuh>
+#include <kvant/warp/rotate.cuh>
 #include <kvant/warp/softmax.cuh>
 
 namespace kvant::inline v0::detail {
 
-/// Scores and output of 16 exact half rows (window, sinks): keys in one stage, values in the next, rows padded by 16 bytes
-/// so that ldmatrix meets no bank conflict.
+/// Scores and output of 16 exact half rows (window, sinks, exact pages), read straight into the fragments' registers: 16
+/// bytes a load, four neighbouring lanes 64 bytes of a row of keys, eight lanes 128 bytes of a row of values.
+///
+/// Keys, tokens as rows: the queries follow the order of positions (layout/slot_order.hpp). Values, channels as rows:
+/// output row 16k + g + 8h is channel exact_channel of it (warp/rotate.cuh).
 template <int Dim, int Columns>
 struct exact_tile {
+  static_assert(Dim == 128, "exact_tile: head_dim 128");
   using state = softmax_state<Dim, Columns>;
-  static constexpr int row_bytes = Dim * 2 + 16, stage_bytes = 16 * row_bytes, steps = Dim / 16, own = state::own;
+  static constexpr int tokens = 16, own = state::own;
 
-  std::uint32_t q[steps][2];
-  float a[own];
-  float x[2][own];
+  half_columns<Dim> const& queries;
+  float a[own];  // log2 units of a raw score
   int const lane;
 
-  __device__ __forceinline__ exact_tile(query_storage<Dim> const& qs, float scale, int lane_index) : lane(lane_index) {
-    int const g = lane >> 2, t = lane & 3, column = Columns == 4 ? g >> 1 : g;
+  template <class Key>
+  __device__ __forceinline__ exact_tile(query_storage<Key, Dim, Columns> const& storage, float scale, int lane_index)
+      : queries(storage.plain), lane(lane_index) {
 #pragma unroll
-    for (int s = 0; s < steps; ++s)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        float2 const v = *reinterpret_cast<float2 const*>(&qs.plain[column][16 * s + 8 * i + 2 * t]);
-        std::uint32_t h = ptx::half2_bits(v.x, v.y);
-        if (Columns == 4 && (g & 1)) h = ptx::half2_bits(v.x - ptx::low_half(h), v.y - ptx::high_half(h));
-        q[s][i] = h;
-      }
-#pragma unroll
-    for (int c = 0; c < own; ++c) a[c] = scale * qs.plain_scale[own * t + c];
+    for (int c = 0; c < own; ++c) a[c] = scale * storage.plain_scale[own * (lane & 3) + c];
   }
 
-  /// Scores of rows at positions first .. first + count - 1; column c sees those up to `newest` + its row.
-  __device__ __forceinline__ void score(std::byte const* stage, std::int32_t first, std::int32_t count,
-                                        std::int32_t newest, std::int32_t ratio) {
+  /// 16 rows; row(side, i) is where row i lies, for i < count. seen(i, column): whether the column's query sees row i.
+  template <class Row, class Seen>
+  __device__ __forceinline__ void attend(state& st, std::int32_t count, Row row, Seen seen) const {
     int const g = lane >> 2, t = lane & 3;
-    std::uint32_t const base =
-        ptx::shared_address(stage) +
-        static_cast<std::uint32_t>(((lane & 7) + 8 * ((lane >> 3) & 1)) * row_bytes + 16 * (lane >> 4));
+    uint4 k[2][4];
+    {
+      auto const* const upper = reinterpret_cast<uint4 const*>(row(side::key, min(g, count - 1)));
+      auto const* const lower = reinterpret_cast<uint4 const*>(row(side::key, min(g + 8, count - 1)));
+#pragma unroll
+      for (int c = 0; c < 4; ++c) k[0][c] = __ldcs(upper + 4 * c + t), k[1][c] = __ldcs(lower + 4 * c + t);
+    }
+    // Half of the values are asked for with the keys, half when the keys have left their registers.
+    uint4 v[4][2];  // tokens 2t, 2t + 1, 2t + 8, 2t + 9; halves of the row
+    int const eighth = 4 * (g & 1) + 2 * (g >> 2) + ((g >> 1) & 1);
+    auto const load_values = [&](int i) {
+      auto const* const at =
+          reinterpret_cast<uint4 const*>(row(side::value, min(2 * t + (i & 1) + 8 * (i >> 1), count - 1)));
+      v[i][0] = __ldcs(at + eighth), v[i][1] = __ldcs(at + eighth + 8);
+    };
+    load_values(0), load_values(1);
     float s[4] = {};
 #pragma unroll
-    for (int k = 0; k < steps; ++k) {
-      std::uint32_t frag[4];
-      ptx::ldmatrix(frag, base + 32 * k);
-      ptx::mma(s, frag, q[k][0], q[k][1]);
+    for (int step = 0; step < 8; ++step) {
+      uint2 const q = queries.at[step][lane];
+      std::uint32_t const fragment[4] = {word(k[0][step / 2], 2 * (step % 2)), word(k[1][step / 2], 2 * (step % 2)),
+                                         word(k[0][step / 2], 2 * (step % 2) + 1),
+                                         word(k[1][step / 2], 2 * (step % 2) + 1)};
+      ptx::mma(s, fragment, q.x, q.y);
     }
+    load_values(2), load_values(3);
+    float x[2][own], largest[own];
 #pragma unroll
-    for (int r = 0; r < 2; ++r)
+    for (int c = 0; c < own; ++c) {
 #pragma unroll
-      for (int c = 0; c < own; ++c) {
-        int const row = g + 8 * r, column = own * t + c;
-        bool const seen = row < count && first + row <= newest + column / ratio;
-        x[r][c] = seen ? (own == 1 ? s[2 * r] + s[2 * r + 1] : s[2 * r + c]) : -INFINITY;
+      for (int r = 0; r < 2; ++r) {
+        int const i = g + 8 * r;
+        float const raw = own == 1 ? s[2 * r] + s[2 * r + 1] : s[2 * r + c];
+        x[r][c] = i < count && seen(i, own * t + c) ? raw : -INFINITY;
       }
-  }
-
-  __device__ __forceinline__ void accumulate(state& st, std::byte const* stage) {
-    float largest[own];
-#pragma unroll
-    for (int c = 0; c < own; ++c) largest[c] = fmaxf(x[0][c], x[1][c]);
-    st.raise(largest, 1.f);
+      largest[c] = fmaxf(x[0][c], x[1][c]) * a[c];
+    }
+    if (st.is_behind(largest, 0, false)) st.raise(largest, 0);
     std::uint32_t p[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float e[2] = {0.f, 0.f};
+      float e[own];
 #pragma unroll
       for (int c = 0; c < own; ++c) {
-        e[c] = ptx::exp2(fmaf(x[r][c], st.a[c], st.shift(c)));
+        e[c] = ptx::exp2(fmaf(x[r][c], a[c], st.shift[c]));
         st.sum[c] += e[c];
       }
-      p[r] = ptx::movmatrix(ptx::half2_bits(e[0], e[1]));
+      p[r] = ptx::movmatrix(ptx::half2_bits(e[0], own == 1 ? 0.f : e[own - 1]));
     }
-    std::uint32_t const base =
-        ptx::shared_address(stage) +
-        static_cast<std::uint32_t>(((lane & 7) + 8 * (lane >> 4)) * row_bytes + 16 * ((lane >> 3) & 1));
 #pragma unroll
-    for (int k = 0; k < steps; ++k) {
-      std::uint32_t frag[4];
-      ptx::ldmatrix_transposed(frag, base + 32 * k);
-      ptx::mma(st.out[k], frag, p[0], p[1]);
+    for (int c = 0; c < 8; ++c) {
+      std::uint32_t fragment[4];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        std::uint32_t const pick = c & 1 ? 0x7632 : 0x5410;  // both tokens' channel c of eight
+        fragment[h] = ptx::prmt(word(v[0][h], c / 2), word(v[1][h], c / 2), pick);
+        fragment[2 + h] = ptx::prmt(word(v[2][h], c / 2), word(v[3][h], c / 2), pick);
+      }
+      ptx::mma(st.out[c], fragment, p[0], p[1]);
     }
   }
 
-  __device__ __forceinline__ void finish(state&) const {}
+  /// From exact rows to pages of Value in the same state: `unit` is what the pages' output will be multiplied by.
+  template <class Value>
+  __device__ __forceinline__ void join_pages(state& st, float unit) const {
+    if constexpr (rotation_of<Value>::rotates) {
+      rotate_output_128<rotation_of<Value>, own>(st.out, inverse_root_128 / unit, lane);
+      st.forget_scales();
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ std::uint32_t word(uint4 const& v, int i) {
+    return i < 2 ? (i == 0 ? v.x : v.y) : (i == 2 ? v.z : v.w);
+  }
 };
 
 }  // namespace kvant::inline v0::detail

@@ -2,18 +2,36 @@
 
 #include <cstdint>
 
+#include <kvant/config.hpp>
+
 // One instruction a function. Lane 4g + t of a warp, g = 0..7, t = 0..3.
 namespace kvant::inline v0::ptx {
 
-/// Byte permute: nibble i of `selector` picks byte i of the result out of the eight bytes b:a.
-__device__ __forceinline__ std::uint32_t prmt(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+/// Byte permute: nibble i of `selector` picks byte i of the result out of the eight bytes b:a; its top bit asks for eight
+/// times that byte's sign instead.
+KVANT_HD inline std::uint32_t prmt(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+#if defined(__CUDA_ARCH__)
   std::uint32_t r;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
   return r;
+#else
+  std::uint32_t r = 0;
+  for (int i = 0; i < 4; ++i) {
+    std::uint32_t const pick = selector >> (4 * i) & 15u;
+    std::uint32_t const byte = ((pick & 4u) != 0 ? b : a) >> (8 * (pick & 3u)) & 255u;
+    r |= ((pick & 8u) == 0 ? byte : (byte & 128u) != 0 ? 255u : 0u) << (8 * i);
+  }
+  return r;
+#endif
 }
 __device__ __forceinline__ float exp2(float x) {
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float log2(float x) {
+  float r;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
 /// 8 x 8 transpose of 16-bit values over the warp.
@@ -37,24 +55,57 @@ __device__ __forceinline__ float high_half(std::uint32_t pair) {
   asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h; }" : "=f"(r) : "r"(pair));
   return r;
 }
+__device__ __forceinline__ std::uint32_t max_halves(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t r;
+  asm("max.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+/// Whether a half of a is greater than the same half of b.
+__device__ __forceinline__ bool any_greater(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t r;
+  asm("{ .reg .pred p, q; setp.gt.f16x2 p|q, %1, %2; or.pred p, p, q; selp.u32 %0, 1, 0, p; }"
+      : "=r"(r)
+      : "r"(a), "r"(b));
+  return r != 0;
+}
 /// c += a b, m16n8k16, fp16 into fp32.
 __device__ __forceinline__ void mma(float (&c)[4], std::uint32_t const (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+/// c += a b, m16n8k32, int8 into int32.
+__device__ __forceinline__ void mma(std::int32_t (&c)[4], std::uint32_t const (&a)[4], std::uint32_t b0,
+                                    std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 __device__ __forceinline__ std::uint32_t shared_address(void const* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
-__device__ __forceinline__ void ldmatrix(std::uint32_t (&a)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-               : "r"(address));
+/// Brings a line into the L2.
+__device__ __forceinline__ void prefetch(void const* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+/// True in one lane of the warp; ptxas then knows that addresses of bulk copies are uniform.
+__device__ __forceinline__ bool elect() {
+  std::uint32_t r;
+  asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(r));
+  return r != 0;
 }
-__device__ __forceinline__ void ldmatrix_transposed(std::uint32_t (&a)[4], std::uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
-               : "r"(address));
+/// *counter, which becomes one more. Releases what the CTA wrote before its last barrier, acquires what those that came
+/// earlier released.
+__device__ __forceinline__ std::int32_t arrive(std::int32_t* counter) {
+  std::int32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
+/// The largest of the lanes' values, none below 0.
+__device__ __forceinline__ float warp_max(float x) {
+  return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
+}
+/// A barrier of `threads` of the CTA's threads, whole warps; id 1 to 15.
+__device__ __forceinline__ void barrier(int id, int threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 /// c = a b, m16n8k16, all fp16.
 __device__ __forceinline__ void mma_halves(std::uint32_t (&c)[2], std::uint32_t const (&a)[4], std::uint32_t b0,

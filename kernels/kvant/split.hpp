@@ -1,0 +1,128 @@
+#pragma once
+
+#include <cstdint>
+
+#include <kvant/config.hpp>
+
+namespace kvant::inline v0 {
+
+// How the work of a decode launch is cut. The work of a sequence and kv head (a segment) is its exact rows (sinks, then
+// window) in tiles of 16 and its pages in tiles; a unit is what one tile of a page costs, and 16 exact rows count two.
+// The warps of a CTA work in teams of 16, 8 or 4; the units of a team are consecutive. Plain arithmetic, tested on the
+// host.
+
+inline constexpr int cta_warps = 16, exact_tile_rows = 16, exact_tile_units = 2;
+
+/// What a team's going on to another segment costs it (queries, a merge), in units.
+inline constexpr int segment_overhead_units = 40;
+
+/// The tiles of a segment.
+struct segment_work {
+  std::int32_t exact = 0, tiles = 0;
+  [[nodiscard]] KVANT_HD constexpr std::int32_t units() const { return exact_tile_units * exact + tiles; }
+  /// Its length in the list of all segments: where it has units, they are followed by the overhead.
+  [[nodiscard]] KVANT_HD constexpr std::int32_t length() const {
+    return units() == 0 ? 0 : units() + segment_overhead_units;
+  }
+};
+
+/// What a team does of one segment.
+struct decode_span {
+  std::int32_t sequence = 0, head = 0;
+  std::int32_t exact_begin = 0, exact_end = 0;
+  std::int32_t tiles_begin = 0, tiles_end = 0;
+  std::int32_t part = 0, parts = 1;  // of the segment's teams
+  std::int32_t first_team = 0;       // of the segment
+};
+
+/// The cut itself.
+struct work_split {
+  std::int32_t team_warps = cta_warps;
+  std::int32_t granule = 1;  // tiles that stay together: those of a page, or one
+  std::int32_t share = 1;    // units of a team, where all segments are cut as one list
+  std::int32_t whole = 0;    // teams of a segment, where no team has work of two segments; 0: one list
+
+  /// a / b for a >= 0, b > 0 and a quotient below 2^20: on the device by a reciprocal and two corrections, since a step
+  /// waits for the plan.
+  KVANT_HD static constexpr std::int32_t quotient(std::int32_t a, std::int32_t b) {
+#if defined(__CUDA_ARCH__)
+    std::int32_t q = static_cast<std::int32_t>(__fdividef(static_cast<float>(a), static_cast<float>(b)));
+    if (q * b > a) --q;
+    if (a - q * b >= b) ++q;
+    return q;
+#else
+    return a / b;
+#endif
+  }
+  KVANT_HD static constexpr std::int32_t ceil_div(std::int32_t a, std::int32_t b) { return quotient(a + b - 1, b); }
+  KVANT_HD static constexpr std::int32_t least(std::int32_t a, std::int32_t b) { return a < b ? a : b; }
+  KVANT_HD static constexpr std::int32_t most(std::int32_t a, std::int32_t b) { return a > b ? a : b; }
+
+  /// Up to whole granules; a granule is a power of two.
+  [[nodiscard]] KVANT_HD constexpr std::int32_t rounded(std::int32_t tiles) const {
+    return (tiles + granule - 1) & -granule;
+  }
+  [[nodiscard]] KVANT_HD constexpr std::int32_t teams(std::int32_t ctas) const {
+    return team_warps == 16 ? ctas : team_warps == 8 ? 2 * ctas : 4 * ctas;
+  }
+
+  /// The cut expected to end first. segments: all, of length `total`, the largest of `largest` units; page_tiles: tiles
+  /// of a page; least_team: 4 or 8 warps.
+  KVANT_HD static constexpr work_split choose(std::int32_t segments, std::int32_t total, std::int32_t largest,
+                                              std::int32_t ctas, std::int32_t page_tiles, std::int32_t least_team) {
+    work_split best;
+    best.granule = total >= ctas * cta_warps * 2 * page_tiles ? page_tiles : 1;
+    best.share = best.rounded(most(1, ceil_div(total, ctas)));
+    std::int32_t cost = best.share + 3 * segment_overhead_units;  // most teams have a part of one more segment
+    for (std::int32_t warps = cta_warps; warps >= least_team; warps /= 2) {
+      work_split s = best;
+      s.team_warps = warps;
+      s.whole = segments > 0 ? quotient(s.teams(ctas), segments) : 0;
+      if (s.whole == 0) continue;
+      // Half a tile a warp: fewer would only make more parts to merge.
+      s.whole = least(s.whole, most(1, ceil_div(largest, warps / 2)));
+      s.share = 0;
+      // Parts are merged one after the other, by the team that comes last.
+      std::int32_t const s_cost = s.part_units(largest) * (warps == 16  ? 1
+                                                           : warps == 8 ? 2
+                                                                        : 4) +
+                                  segment_overhead_units + (s.whole > 1 ? s.whole : 0);
+      if (s_cost < cost) best = s, cost = s_cost;
+    }
+    return best;
+  }
+
+  /// Units of a part, where a segment of `units` is cut into `whole` parts.
+  [[nodiscard]] KVANT_HD constexpr std::int32_t part_units(std::int32_t units) const {
+    return rounded(most(1, ceil_div(units, whole)));
+  }
+
+  /// What `team` does of the segment that begins at place `begin` of the list.
+  [[nodiscard]] KVANT_HD constexpr decode_span span(std::int32_t team, std::int32_t sequence, std::int32_t head,
+                                                    std::int32_t begin, segment_work work) const {
+    decode_span s;
+    s.sequence = sequence, s.head = head;
+    std::int32_t const units = work.units();
+    std::int32_t from, to;
+    if (whole > 0) {
+      std::int32_t const each = part_units(units);
+      s.part = team - quotient(team, whole) * whole, s.parts = most(1, ceil_div(units, each)),
+      s.first_team = team - s.part;
+      from = s.part * each, to = from + each;
+    } else {
+      s.first_team = quotient(begin, share);
+      s.part = team - s.first_team, s.parts = quotient(begin + most(1, units) - 1, share) - s.first_team + 1;
+      from = team * share - begin, to = from + share;
+    }
+    from = most(0, least(units, from)), to = most(from, least(units, to));
+    // A tile belongs to the team that has its first unit.
+    std::int32_t const exact_units = exact_tile_units * work.exact;
+    s.exact_begin = (least(from, exact_units) + exact_tile_units - 1) / exact_tile_units;
+    s.exact_end = (least(to, exact_units) + exact_tile_units - 1) / exact_tile_units;
+    s.tiles_begin = least(work.tiles, rounded(most(0, from - exact_units)));
+    s.tiles_end = least(work.tiles, rounded(most(0, to - exact_units)));
+    return s;
+  }
+};
+
+}  // namespace kvant::inline v0
