@@ -65,9 +65,9 @@ struct lloyd_max {
   }
   [[nodiscard]] KVANT_HD static constexpr std::uint32_t encode(float x, grid g) { return encode_level(x, g).code; }
   /// What the group stores under scale rule Rule.
-  template <scale_rule Rule>
-  [[nodiscard]] static params fit(moments m) {
-    return {{saturate_to_half(static_cast<float>(Rule::scalar(m, static_cast<double>(table::step))))}};
+  template <scale_rule Rule, class Real = double>
+  [[nodiscard]] KVANT_HD static params fit(basic_moments<Real> m) {
+    return {{saturate_to_half(static_cast<float>(Rule::scalar(m, static_cast<Real>(table::step))))}};
   }
   [[nodiscard]] KVANT_HD static constexpr float decode(std::uint32_t c, params p) {
     return static_cast<float>(table::level(static_cast<int>(c))) * table::step * static_cast<float>(p.scalar[0]);

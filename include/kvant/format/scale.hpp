@@ -11,11 +11,14 @@ namespace kvant::inline v0 {
 /// Keys or values of a page.
 enum class side { key, value };
 
-/// Sums over one group of n values x coded as levels l: a value decodes to stored scalar * step * l.
-struct moments {
+/// Sums over one group of n values x coded as levels l: a value decodes to stored scalar * step * l. The host sums in
+/// double, kernels in float.
+template <class Real>
+struct basic_moments {
   int n = 0;
-  double xx = 0, xl = 0, ll = 0;  // x^2, x * l, l^2
+  Real xx = 0, xl = 0, ll = 0;  // x^2, x * l, l^2
 };
+using moments = basic_moments<double>;
 
 /// Which scalar a group of a codebook codec stores. Decoding is the same multiplication under every rule; `step` is the
 /// codebook's. Relative squared errors and biases: TurboQuant, arXiv 2504.19874, 3.1; EDEN, arXiv 2604.18555.
@@ -26,20 +29,32 @@ concept scale_rule = std::is_empty_v<R> && requires(moments m, double step) {
 
 /// The root mean square of the group: the paper's norm / sqrt(d).
 struct plain_norm {
-  static double scalar(moments m, double) { return m.n > 0 ? std::sqrt(m.xx / m.n) : 0; }
+  template <class Real>
+  KVANT_HD static Real scalar(basic_moments<Real> m, std::type_identity_t<Real>) {
+    return m.n > 0 ? std::sqrt(m.xx / static_cast<Real>(m.n)) : 0;
+  }
 };
 /// The decoded group has the group's norm.
 struct norm_corrected {
-  static double scalar(moments m, double step) { return m.ll > 0 ? std::sqrt(m.xx / m.ll) / step : 0; }
+  template <class Real>
+  KVANT_HD static Real scalar(basic_moments<Real> m, std::type_identity_t<Real> step) {
+    return m.ll > 0 ? std::sqrt(m.xx / m.ll) / step : 0;
+  }
 };
 /// Least squared error: <x, c> / <c, c>. The rule for keys.
 struct least_squares {
-  static double scalar(moments m, double step) { return m.ll > 0 ? m.xl / (m.ll * step) : 0; }
+  template <class Real>
+  KVANT_HD static Real scalar(basic_moments<Real> m, std::type_identity_t<Real> step) {
+    return m.ll > 0 ? m.xl / (m.ll * step) : 0;
+  }
 };
 /// <x, decoded x> = <x, x>, so that inner products with random directions are unbiased: <x, x> / <x, c>. The rule for
 /// values: attention averages noise away, but not a shrink.
 struct unbiased {
-  static double scalar(moments m, double step) { return m.xl > 0 ? m.xx / (m.xl * step) : 0; }
+  template <class Real>
+  KVANT_HD static Real scalar(basic_moments<Real> m, std::type_identity_t<Real> step) {
+    return m.xl > 0 ? m.xx / (m.xl * step) : 0;
+  }
 };
 /// least_squares for keys, unbiased for values.
 struct scale_by_side {};

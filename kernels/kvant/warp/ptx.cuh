@@ -132,5 +132,65 @@ __device__ __forceinline__ float warp_max(float x) {
 __device__ __forceinline__ void barrier(int id, int threads) {
   asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/// c = a b, m16n8k16, all fp16.
+__device__ __forceinline__ void mma_halves(std::uint32_t (&c)[2], std::uint32_t const (&a)[4], std::uint32_t b0,
+                                           std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0,%1}, {%2,%3,%4,%5}, {%6,%7}, {%8,%8};"
+      : "=r"(c[0]), "=r"(c[1])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+}
+/// c += a b, m16n8k8, fp16 into fp32: half the k of mma(), operands of two registers and of one.
+__device__ __forceinline__ void mma_k8(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint32_t b) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a0), "r"(a1), "r"(b));
+}
+// Pairs of halves, rounded as written: no compiler fuses or reorders them.
+__device__ __forceinline__ std::uint32_t fma2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+  std::uint32_t r;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+__device__ __forceinline__ std::uint32_t mul2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t r;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ std::uint32_t add2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t r;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ std::uint32_t sub2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t r;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+/// min(|a|, b)
+__device__ __forceinline__ std::uint32_t min_magnitude2(std::uint32_t a, std::uint32_t b) {
+  std::uint32_t r;
+  asm("{ .reg .b32 m; abs.f16x2 m, %1; min.f16x2 %0, m, %2; }" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+__device__ __forceinline__ float rsqrt(float x) {
+  float r;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+__device__ __forceinline__ float rcp(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+/// 16 bytes from global to shared memory, asynchronously.
+__device__ __forceinline__ void copy_16(std::uint32_t to, void const* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+/// Until all copies of this thread have arrived.
+__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+/// A barrier of `threads` threads of the CTA, whole warps.
+__device__ __forceinline__ void barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 }  // namespace kvant::inline v0::ptx
