@@ -1,6 +1,8 @@
 // Decode attention on one GPU against the memory roofline of the same run. Layers are captured in one graph, each with a
 // cache of its own, so that the caches together lie well past the L2; pages are scattered; lengths are n + 32, so that
 // the window holds 160 tokens. Prints a table and writes rows of JSON (bench/results/h200.json says what they mean).
+// "step": append, attend and commit of one layer and its share (one of 32) of the plan; one sequence in 64 commits a page.
+// An exact layer appends and attends; that its commit would copy rows is left out, in its favour.
 //   decode [FILE] [BATCH TOKENS [Q_HEADS]]
 #include <algorithm>
 #include <cstddef>
@@ -13,6 +15,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <kvant/append.cuh>
+#include <kvant/commit.cuh>
 #include <kvant/decode.cuh>
 #include <kvant/plan/layer.hpp>
 
@@ -60,10 +64,14 @@ std::vector<std::int32_t> lengths_of(point pt, int extra) {
   return lengths;
 }
 
-/// Returns the seconds of one layer. exact_seconds: those of exact<half> at the same point, 0 for itself.
+struct layer_seconds {
+  double attend = 0, step = 0;
+};
+
+/// Returns the seconds of one layer. exact_seconds: those of exact<half> at the same point.
 template <class Key, class Value>
-double measure(char const* key_name, char const* value_name, point pt, int window, int sinks, bench::pool const& memory,
-               bench::rows& rows, double exact_seconds) {
+layer_seconds measure(char const* key_name, char const* value_name, point pt, int window, int sinks,
+                      bench::pool const& memory, bench::rows& rows, layer_seconds exact_seconds) {
   constexpr bool exact = kvant::is_exact<Key>;
   constexpr kvant::page_layout<Key, Value> shape_of_one{kvant::page_shape{1, dim, dim, 64}};
   int const unit = shape_of_one.unit_bytes(), heads = pt.kv_heads, batch = pt.batch;
@@ -128,43 +136,78 @@ double measure(char const* key_name, char const* value_name, point pt, int windo
                .window = window,
                .sinks = sinks};
   r.bytes = layer_pages * page_bytes + heads * exact_rows * row * 2;
-  r.seconds =
-      bench::seconds(
-          [&](cudaStream_t s) {
-            for (int l = 0; l < layers; ++l) {
-              kvant::layer_view<half> layer;
-              layer.pages = {memory.base + l * layer_pages * page_bytes, page_bytes, unit, layer_pages};
-              layer.window = {windows + l * slot * batch, slot, ring * heads, ring, row, ring_rows};
-              std::byte* const side = windows + layers * slot * batch + l * record * batch;
-              layer.side = {side, side + 2 * sink_head * heads, record, sink_head * heads, sink_head, row, row, sinks};
-              layer.table = {d_ids, most_pages, most_pages};
-              layer.sequences = sequences;
-              check(kvant::decode_attention_async<Key, Value, dim>(
-                  layer, kvant::queries_view<half>{q, std::int64_t{pt.q_heads} * dim, dim, nullptr, pt.q_heads},
-                  kvant::attention_options{}, kvant::decode_output<half>{out, nullptr}, plan, s));
-            }
-          },
-          7) /
-      layers;
+  auto const view_of = [&](int l, std::int32_t const* history) {
+    kvant::layer_view<half> layer;
+    layer.pages = {memory.base + l * layer_pages * page_bytes, page_bytes, unit, layer_pages};
+    layer.window = {windows + l * slot * batch, slot, ring * heads, ring, row, ring_rows};
+    std::byte* const side = windows + layers * slot * batch + l * record * batch;
+    layer.side = {side, side + 2 * sink_head * heads, record, sink_head * heads, sink_head, row, row, sinks};
+    layer.table = {d_ids, most_pages, most_pages};
+    layer.sequences = sequences, layer.sequences.history = history;
+    return layer;
+  };
+  kvant::queries_view<half> const queries{q, std::int64_t{pt.q_heads} * dim, dim, nullptr, pt.q_heads};
+  auto const attend = [&](int l, cudaStream_t s) {
+    check(kvant::decode_attention_async<Key, Value, dim>(view_of(l, d_history), queries, kvant::attention_options{},
+                                                         kvant::decode_output<half>{out, nullptr}, plan, s));
+  };
+  r.seconds = bench::seconds(
+                  [&](cudaStream_t s) {
+                    for (int l = 0; l < layers; ++l) attend(l, s);
+                  },
+                  7) /
+              layers;
   r.roofline_seconds = bench::roofline_seconds(memory, r.bytes);
-  r.speedup_exact_half = exact ? 1. : exact_seconds / r.seconds;
-  double const layer_seconds = r.seconds;
+  r.speedup_exact_half = exact ? 1. : exact_seconds.attend / r.seconds;
+  layer_seconds result{r.seconds, 0};
   rows.add(r);
-  if (window > 0 && !exact) {
-    r.bench = "plan", r.bytes = 0, r.roofline_seconds.reset(), r.speedup_exact_half.reset();
-    r.seconds = bench::seconds(
+  if (window > 0 && !pt.mixed) {
+    r.bytes = 0, r.roofline_seconds.reset(), r.speedup_exact_half.reset();
+    r.bench = "plan";
+    double const plan_seconds =
+        bench::seconds(
+            [&](cudaStream_t s) {
+              for (int i = 0; i < 16; ++i)
+                check(kvant::make_decode_plan_async<Key, Value, dim>(plan, sequences, sinks, s));
+            },
+            5) /
+        16;
+    r.seconds = plan_seconds;
+    if (!exact) rows.add(r);
+    std::vector<std::int32_t> staggered = histories, offsets;
+    for (std::size_t i = 0; i < staggered.size(); i += 64)
+      if (batch >= 32) staggered[i] -= 64;
+    for (int i = 0; i <= batch; ++i) offsets.push_back(i);
+    auto *const d_staggered = bench::upload(staggered), *const d_offsets = bench::upload(offsets);
+    half* const fresh = reinterpret_cast<half*>(memory.base + layers * layer_bytes);
+    std::int64_t const token = std::int64_t{heads} * dim;
+    bench::fill_halves<<<132, 256>>>(reinterpret_cast<std::uint16_t*>(fresh), 2 * batch * token, 9);
+    kvant::new_rows_view<half> const new_rows{
+        {fresh, token, dim}, {fresh + batch * token, token, dim}, d_offsets, heads, dim, dim, 1};
+    r.bench = "step";
+    r.seconds = plan_seconds / 32 +
+                bench::seconds(
                     [&](cudaStream_t s) {
-                      for (int i = 0; i < 16; ++i)
-                        check(kvant::make_decode_plan_async<Key, Value, dim>(plan, sequences, sinks, s));
+                      for (int l = 0; l < layers; ++l) {
+                        check(kvant::append_async(view_of(l, d_history), new_rows, s));
+                        attend(l, s);
+                        if constexpr (!exact)
+                          check(kvant::commit_async<Key, Value, dim>(kvant::layer_list<half>{view_of(l, d_staggered)},
+                                                                     {window, heads, 1, nullptr}, s));
+                      }
                     },
-                    5) /
-                16;
+                    7) /
+                    layers;
+    r.speedup_exact_half = exact ? 1. : exact_seconds.step / r.seconds;
+    result.step = r.seconds;
     rows.add(r);
+    check(cudaFree(d_staggered));
+    check(cudaFree(d_offsets));
   }
   for (void* p : {static_cast<void*>(d_ids), static_cast<void*>(d_length), static_cast<void*>(d_history),
                   static_cast<void*>(q), static_cast<void*>(out), workspace})
     check(cudaFree(p));
-  return layer_seconds;
+  return result;
 }
 
 }  // namespace
@@ -189,13 +232,13 @@ int main(int argc, char** argv) {
                   {32, 32768, 64, 8}}) {
     if (argc > 3 && (p.batch != std::atoi(argv[2]) || p.tokens != std::atoi(argv[3]))) continue;
     if (argc > 4 && p.q_heads != std::atoi(argv[4])) continue;
-    auto const run = [&]<class Key, class Value>(char const* key, char const* value, double exact_seconds, int window,
-                                                 int sinks) {
+    auto const run = [&]<class Key, class Value>(char const* key, char const* value, layer_seconds exact_seconds,
+                                                 int window, int sinks) {
       return measure<Key, Value>(key, value, p, window, sinks, memory, rows, exact_seconds);
     };
     using exact = kvant::exact<half>;
-    double const no_window = run.operator()<exact, exact>("exact<half>", "exact<half>", 0, 0, 0);
-    double const with_window = run.operator()<exact, exact>("exact<half>", "exact<half>", 0, 128, 4);
+    auto const no_window = run.operator()<exact, exact>("exact<half>", "exact<half>", layer_seconds{}, 0, 0);
+    auto const with_window = run.operator()<exact, exact>("exact<half>", "exact<half>", layer_seconds{}, 128, 4);
     run.operator()<turboquant<4>, turboquant<4>>("turboquant<4>", "turboquant<4>", no_window, 0, 0);
     run.operator()<c4, turboquant<4>>("balanced<centered<turboquant<4>>>", "turboquant<4>", no_window, 0, 0);
     run.operator()<c4, turboquant<4>>("balanced<centered<turboquant<4>>>", "turboquant<4>", with_window, 128, 4);
