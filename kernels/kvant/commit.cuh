@@ -87,9 +87,11 @@ struct commit_work {
     constexpr std::int32_t page_tokens = Quantizer::page_tokens;
     sequences_view const& sequences = list.first.sequences;
     auto const head = static_cast<std::int32_t>(blockIdx.x);
+    __shared__ std::int32_t totals[Quantizer::warps];  // pages of the batch, as each warp counted them
     quantizer.run(
         [&](unit_job& job, lane_rows& rows, std::int32_t number, int lane, int token) {
           auto const index = static_cast<std::int32_t>(blockIdx.y + static_cast<unsigned>(number) * gridDim.y);
+          if (number > 0 && index / 2 >= totals[quantizer.warp]) return false;
           page_place const place = find_page(index / 2, sequences.count, lane, [&](std::int32_t i) {
             std::int32_t const history = sequences.history[i], length = sequences.length[i],
                                slot = sequences.slot_of(i);
@@ -97,6 +99,7 @@ struct commit_work {
             return slot < 0 ? 0 : (after - history) / page_tokens;
           });
           if (place.sequence < 0) return false;
+          if (number == 0 && lane == 0) totals[quantizer.warp] = place.total;
           std::int32_t const history = sequences.history[place.sequence];
           layer_view<W> const& layer = this_layer();
           job.which = index % 2 == 0 ? side::key : side::value;

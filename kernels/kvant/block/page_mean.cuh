@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <kvant/block/queries.cuh>
 #include <kvant/format/format.hpp>
 #include <kvant/half.hpp>
 #include <kvant/warp/quantize_rows.cuh>
+#include <kvant/warp/rotate.cuh>
 
 namespace kvant::inline v0::detail {
 
@@ -89,7 +89,8 @@ template <class Key, int Dim, int Warps>
 __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tokens, int lane, std::byte* header) {
   static_assert(Dim == 128, "center: head_dim 128");
   using rotation = rotation_of<Key>;
-  constexpr float root = 0.08838834764f;  // 1 / sqrt(Dim)
+  constexpr float root = inverse_root_128;
+  std::uint32_t const signs = signs_of<rotation>(lane >> 3) >> (4 * (lane & 7));
   float mean[4], slope[4], x[4];
   float largest = 0.f;
   bool spoiled = false;
@@ -103,8 +104,8 @@ __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tok
     spoiled = spoiled || !(fabsf(sum) < INFINITY);
     slope[i] = 1.f;
     if constexpr (Key::is_balanced) slope[i] = s.inverse_factor[c];
+    slope[i] = with_sign(slope[i], signs, i);
   }
-  apply_signs<rotation>(slope, lane);
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i] = __fmul_rn(mean[i], slope[i]);
   hadamard_in_slot_order(x, lane);

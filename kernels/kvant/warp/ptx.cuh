@@ -163,9 +163,12 @@ __device__ __forceinline__ void copy_16(std::uint32_t to, void const* from) {
 }
 /// Until all copies of this thread have arrived.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-/// A barrier of `threads` threads of the CTA, whole warps.
-__device__ __forceinline__ void barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+/// Four 8 x 8 matrices of 16-bit values, each transposed.
+__device__ __forceinline__ void ldmatrix_transposed(std::uint32_t (&a)[4], std::uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+               : "r"(address)
+               : "memory");
 }
 
 }  // namespace kvant::inline v0::ptx

@@ -25,7 +25,7 @@ struct fragment_quantize;
 /// the least-squares fit to the cell boundaries, weighted by what moving a boundary costs in D; against exact boundaries,
 /// the share of codes that move by one and the cost in D (normal z, fp16 arithmetic included):
 ///   4 bits: 0.16 % and 0.005 %;  3 bits: 0.06 % and less than 0.001 %
-/// tests/gpu/quantizer_cells.cu recomputes all of it.
+/// tests/cuda/quantizer_cells.cu recomputes all of it.
 template <int Bits>
 struct cell_polynomial;
 
