@@ -169,7 +169,6 @@ TEST_CASE("attention refuses null pointers where it would read or write", "[atte
     REQUIRE(null(s.cache.view.sequences.history) ==
             "sequences: expected arrays of length and history, got a null pointer");
   }
-  SECTION("offsets") { REQUIRE(null(s.q.view.row_offsets) == "row_offsets: expected an array, got a null pointer"); }
   SECTION("queries") { REQUIRE(null(s.q.view.data) == "queries: expected rows, got a null pointer"); }
   SECTION("window") {
     REQUIRE(null(s.cache.view.window.base) == "sequence 0: window: expected memory, got a null pointer");

@@ -151,5 +151,5 @@ TEST_CASE("queries lie by strides", "[views]") {
   kvant::queries_view<float> const queries{buffer.data(), 4 * 8, 8, offsets.data(), 4};
   REQUIRE(queries.row(0, 0) == buffer.data());
   REQUIRE(queries.row(4, 3) == buffer.data() + 4 * 32 + 24);
-  REQUIRE(queries.row(queries.row_offsets[1], 1) == buffer.data() + 2 * 32 + 8);
+  REQUIRE(queries.row(queries.first_row(1), 1) == buffer.data() + 2 * 32 + 8);
 }

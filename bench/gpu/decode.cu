@@ -68,12 +68,12 @@ double measure(char const* key_name, char const* value_name, point pt, int windo
   constexpr kvant::page_layout<Key, Value> shape_of_one{kvant::page_shape{1, dim, dim, 64}};
   int const unit = shape_of_one.unit_bytes(), heads = pt.kv_heads, batch = pt.batch;
   auto const lengths = lengths_of(pt, window > 0 ? 32 : 0);
-  std::vector<std::int32_t> histories, offsets{0};
+  std::vector<std::int32_t> histories;
   std::int64_t layer_pages = 0, exact_rows = 0;
   int most_pages = 1;
   for (int const length : lengths) {
     int const history = std::max(0, length - window) / 64 * 64;
-    histories.push_back(history), offsets.push_back(offsets.back() + 1);
+    histories.push_back(history);
     layer_pages += history / 64, most_pages = std::max(most_pages, history / 64);
     exact_rows += std::min(sinks, length) + std::max(0, length - std::max(history, sinks));
   }
@@ -102,8 +102,7 @@ double measure(char const* key_name, char const* value_name, point pt, int windo
   for (std::size_t i = 0; i < lengths.size(); ++i)
     for (int p = 0; p < histories[i] / 64; ++p)
       ids[i * static_cast<std::size_t>(most_pages) + static_cast<std::size_t>(p)] = shuffled[next++];
-  auto *d_ids = bench::upload(ids), *d_length = bench::upload(lengths), *d_history = bench::upload(histories),
-       *d_offsets = bench::upload(offsets);
+  auto *d_ids = bench::upload(ids), *d_length = bench::upload(lengths), *d_history = bench::upload(histories);
   half* q;
   half* out;
   check(cudaMalloc(&q, std::size_t(batch) * pt.q_heads * dim * 2));
@@ -141,7 +140,7 @@ double measure(char const* key_name, char const* value_name, point pt, int windo
               layer.table = {d_ids, most_pages, most_pages};
               layer.sequences = sequences;
               check(kvant::decode_attention_async<Key, Value, dim>(
-                  layer, kvant::queries_view<half>{q, std::int64_t{pt.q_heads} * dim, dim, d_offsets, pt.q_heads},
+                  layer, kvant::queries_view<half>{q, std::int64_t{pt.q_heads} * dim, dim, nullptr, pt.q_heads},
                   kvant::attention_options{}, kvant::decode_output<half>{out, nullptr}, plan, s));
             }
           },
@@ -163,7 +162,7 @@ double measure(char const* key_name, char const* value_name, point pt, int windo
     rows.add(r);
   }
   for (void* p : {static_cast<void*>(d_ids), static_cast<void*>(d_length), static_cast<void*>(d_history),
-                  static_cast<void*>(d_offsets), static_cast<void*>(q), static_cast<void*>(out), workspace})
+                  static_cast<void*>(q), static_cast<void*>(out), workspace})
     check(cudaFree(p));
   return layer_seconds;
 }

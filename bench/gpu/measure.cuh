@@ -130,7 +130,7 @@ struct row {
   int batch = 0, tokens = 0, q_heads = 0, kv_heads = 0, head_dim = 128, window = 0, sinks = 0;
   double seconds = 0;
   std::int64_t bytes = 0;
-  std::optional<double> roofline_seconds, speedup_exact_half;
+  std::optional<double> roofline_seconds = {}, speedup_exact_half = {};
   std::string path = "tensor-core";
 };
 

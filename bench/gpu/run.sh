@@ -8,20 +8,48 @@ commit=${2:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
 mkdir -p "$out" build/gpu
 flags="-std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -Iinclude -Ikernels"
 catch2=$(printf '#include <catch2/catch_all.hpp>\n' | c++ -x c++ -E - >/dev/null 2>&1 && echo "-lCatch2Main -lCatch2" || echo "-lCatch2WithMain")
+tests="append merge commit prefill decode"
+benches="decode append write"
 
-# shellcheck disable=SC2086  # words
-nvcc $flags -Itests tests/gpu/decode.cu -o build/gpu/test_decode $catch2 &
-# shellcheck disable=SC2086
-nvcc $flags -Ibench bench/gpu/decode.cu -o build/gpu/bench_decode
-wait $!
-build/gpu/test_decode
-build/gpu/bench_decode build/gpu/rows.json
+builds=""
+for name in $tests; do
+  # shellcheck disable=SC2086  # words
+  nvcc $flags -Itests "tests/gpu/$name.cu" -o "build/gpu/test_$name" $catch2 &
+  builds="$builds $!"
+done
+for name in $benches; do
+  # shellcheck disable=SC2086
+  nvcc $flags -Ibench "bench/gpu/$name.cu" -o "build/gpu/bench_$name" &
+  builds="$builds $!"
+done
+for build in $builds; do wait "$build"; done
+
+failed=""
+for name in $tests; do
+  echo "== test_$name"
+  "build/gpu/test_$name" || failed="$failed $name"
+done
+rows=""
+for name in $benches; do
+  echo "== bench_$name"
+  "build/gpu/bench_$name" "build/gpu/$name.json"
+  rows="$rows build/gpu/$name.json"
+done
 
 query() { nvidia-smi --query-gpu="$1" --format=csv,noheader | head -n 1; }
 {
   printf '{"machine": {"device": "%s", "driver": "%s", "clocks": "%s sm, %s memory", "commit": "%s", "date": "%s"},\n' \
     "$(query name)" "$(query driver_version)" "$(query clocks.max.sm)" "$(query clocks.max.mem)" "$commit" "$(date -u +%F)"
-  printf '"rows": '
-  cat build/gpu/rows.json
-  printf '}\n'
+  printf '"rows": [\n'
+  first=yes
+  for file in $rows; do  # each is an array, a bracket on the first and on the last line
+    [ "$first" = yes ] || printf ',\n'
+    sed '1d;$d' "$file"
+    first=no
+  done
+  printf ']}\n'
 } > "$out/h200.json"
+if [ -n "$failed" ]; then
+  echo "failed:$failed" >&2
+  exit 1
+fi

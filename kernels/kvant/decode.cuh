@@ -58,7 +58,8 @@ template <kv_format Key, kv_format Value, int Dim, class T, class O>
                                                  attention_options options, decode_output<O> output, decode_plan plan,
                                                  cudaStream_t stream) noexcept {
   static_assert(Dim == 128, "decode_attention_async: head_dim 128");
-  static_assert(std::is_same_v<T, half>, "decode_attention_async: window rows and queries of half");
+  static_assert(std::is_same_v<T, half> || std::is_same_v<T, bfloat16>,
+                "decode_attention_async: window rows and queries of half or bfloat16");
   static_assert(is_exact<Key> == is_exact<Value>, "decode_attention_async: keys and values both exact, or neither");
   auto const aligned = [](std::uint64_t to, auto... x) { return ((static_cast<std::uint64_t>(x) % to == 0) && ...); };
   auto const address = [](void const* p) { return reinterpret_cast<std::uint64_t>(p); };
@@ -67,9 +68,8 @@ template <kv_format Key, kv_format Value, int Dim, class T, class O>
     return cudaErrorNotSupported;
   if (!plan.shape.valid() || plan.shape.head_dim != Dim || plan.work == nullptr ||
       queries.q_heads != plan.shape.q_heads || queries.max_rows < 1 || queries.max_rows > plan.shape.max_rows ||
-      queries.data == nullptr || queries.row_offsets == nullptr || output.out == nullptr ||
-      layer.window.base == nullptr || layer.window.rows < 1 || layer.sequences.length == nullptr ||
-      layer.sequences.history == nullptr || layer.sequences.count < 0 ||
+      queries.data == nullptr || output.out == nullptr || layer.window.base == nullptr || layer.window.rows < 1 ||
+      layer.sequences.length == nullptr || layer.sequences.history == nullptr || layer.sequences.count < 0 ||
       layer.sequences.count > plan.shape.max_sequences || (layer.side.sinks > 0 && layer.side.sink_rows == nullptr) ||
       (Key::is_balanced && layer.side.factors == nullptr))
     return cudaErrorInvalidValue;

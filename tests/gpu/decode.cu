@@ -33,14 +33,14 @@ struct errors {
   double out = 0, log_sum_exp = 0;
 };
 
-/// Queries over a cache, on the host and on the device.
-template <class Pair>
+/// Queries over a cache, on the host and on the device; rows and queries of T.
+template <class Pair, class T = half>
 class decoding {
   using K = typename Pair::key;
   using V = typename Pair::value;
 
  public:
-  using cache_type = support::attention_cache<K, V, half>;
+  using cache_type = support::attention_cache<K, V, T>;
 
   decoding(cache_type& cache, int ratio, float query_size = 1.f)
       : cache_(cache),
@@ -68,12 +68,14 @@ class decoding {
     REQUIRE(kvant::make_decode_plan_async<K, V, dim>(plan, device_.view.sequences, cache_.options.sinks, stream) ==
             cudaSuccess);
     REQUIRE(kvant::decode_attention_async<K, V, dim>(
-                device_.view, queries(device_q_.get(), device_offsets_.get()), kvant::attention_options{},
-                kvant::decode_output<O>{out, lse_.get()}, plan, stream) == cudaSuccess);
+                device_.view, queries(device_q_.get(), offsets_on_device_ ? device_offsets_.get() : nullptr),
+                kvant::attention_options{}, kvant::decode_output<O>{out, lse_.get()}, plan, stream) == cudaSuccess);
   }
   std::size_t places() const { return places_; }
   /// The layer as the kernels see it; a test may put the pages elsewhere.
-  kvant::layer_view<half>& layer() { return device_.view; }
+  kvant::layer_view<T>& layer() { return device_.view; }
+  /// From now on, without row offsets: one row each.
+  void forget_offsets() { offsets_on_device_ = false; }
   void upload_lengths() { device_.length.upload(cache_.length); }
   std::vector<float> out() const { return out_.host(); }
   std::vector<float> log_sum_exp() const { return lse_.host(); }
@@ -113,13 +115,13 @@ class decoding {
     for (request const& r : cache.requests) most = std::max(most, r.rows);
     return most;
   }
-  static std::vector<half> queries_of(std::size_t places, float size) {
-    std::vector<half> q(places * dim);
-    for (std::size_t i = 0; i < q.size(); ++i) q[i] = half{size * support::noise(5, i, 1, 2)};
+  static std::vector<T> queries_of(std::size_t places, float size) {
+    std::vector<T> q(places * dim);
+    for (std::size_t i = 0; i < q.size(); ++i) q[i] = T{size * support::noise(5, i, 1, 2)};
     return q;
   }
-  kvant::queries_view<half> queries(half const* data, std::int32_t const* offsets) const {
-    kvant::queries_view<half> view{data, std::int64_t{q_heads_} * dim, dim, offsets, q_heads_};
+  kvant::queries_view<T> queries(T const* data, std::int32_t const* offsets) const {
+    kvant::queries_view<T> view{data, std::int64_t{q_heads_} * dim, dim, offsets, q_heads_};
     view.max_rows = shape_.max_rows;
     return view;
   }
@@ -128,18 +130,19 @@ class decoding {
   int q_heads_;
   std::vector<std::int32_t> offsets_;
   std::size_t places_;
-  std::vector<half> q_;
-  gpu::mirror<half> device_;
-  gpu::buffer<half> device_q_;
+  std::vector<T> q_;
+  gpu::mirror<T> device_;
+  gpu::buffer<T> device_q_;
   gpu::buffer<std::int32_t> device_offsets_;
   gpu::buffer<float> out_, lse_;
   kvant::decode_shape shape_;
   gpu::buffer<std::byte> workspace_;
+  bool offsets_on_device_ = true;
 };
 
-template <class Pair>
-errors decode_errors(typename decoding<Pair>::cache_type& cache, int ratio, bool captured, float query_size = 1.f) {
-  decoding<Pair> d(cache, ratio, query_size);
+template <class Pair, class T = half>
+errors decode_errors(typename decoding<Pair, T>::cache_type& cache, int ratio, bool captured, float query_size = 1.f) {
+  decoding<Pair, T> d(cache, ratio, query_size);
   gpu::launched once(captured, [&](cudaStream_t stream) { d.launch(stream); });
   if (captured) once.replay();
   return d.against_reference();
@@ -333,4 +336,27 @@ TEST_CASE("two streams at once", "[gpu][decode]") {
   gpu::check(cudaStreamDestroy(b));
   CHECK(first.against_reference().out <= 1e-3);
   CHECK(second.against_reference().out <= 1e-3);
+}
+
+TEMPLATE_TEST_CASE("window rows and queries of bfloat16", "[gpu][decode]", (pair<c4, tq<4>>), (pair<tq<3>, tq<3>>),
+                   (pair<kvant::exact<kvant::bfloat16>, kvant::exact<kvant::bfloat16>>)) {
+  auto const ratio = GENERATE(1, 4, 7, 8);
+  std::vector<request> batch;
+  for (int length : {0, 3, 64, 200, 1000, 4097})
+    batch.push_back({length, support::history_of(length, 128), 0, 1, static_cast<std::uint64_t>(length)});
+  support::attention_cache<typename TestType::key, typename TestType::value, kvant::bfloat16> cache(
+      {.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
+  auto const e = decode_errors<TestType, kvant::bfloat16>(cache, ratio, ratio % 2 == 0);
+  CAPTURE(ratio);
+  CHECK(e.out <= 1e-3);
+  CHECK(e.log_sum_exp <= 1e-3);
+}
+
+TEST_CASE("without row offsets, each sequence has one row", "[gpu][decode]") {
+  std::vector<request> batch{{5000, support::history_of(5000, 128), 0, 1, 1}, {190, 0, 0, 1, 2}, {900, 768, 0, 1, 3}};
+  support::attention_cache<c3, tq<3>, half> cache({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
+  decoding<pair<c3, tq<3>>> d(cache, 4);
+  d.forget_offsets();
+  gpu::launched(false, [&](cudaStream_t stream) { d.launch(stream); });
+  CHECK(d.against_reference().out <= 1e-3);
 }

@@ -99,10 +99,9 @@ status check_attention(page_layout<Key, Value> const& layout, layer_view<T> cons
   if (sequences.count == 0) return {};
   if (sequences.length == nullptr || sequences.history == nullptr)
     return status::error("sequences: expected arrays of length and history, got a null pointer");
-  if (queries.row_offsets == nullptr) return status::error("row_offsets: expected an array, got a null pointer");
-  if (queries.row_offsets[0] < 0) return unexpected("row_offsets[0]", "at least 0", queries.row_offsets[0]);
+  if (queries.first_row(0) < 0) return unexpected("row_offsets[0]", "at least 0", queries.first_row(0));
   for (std::int32_t i = 0; i < sequences.count; ++i) {
-    std::int32_t const begin = queries.row_offsets[i], end = queries.row_offsets[i + 1];
+    std::int32_t const begin = queries.first_row(i), end = queries.first_row(i + 1);
     if (end < begin)
       return unexpected("row_offsets[" + std::to_string(i + 1) + "]",
                         "at least " + std::to_string(begin) + ", the offset before it", end);
@@ -230,7 +229,7 @@ status reference_attention(page_shape shape, layer_view<T> const& layer, queries
   std::int32_t longest = 0;
   for (std::int32_t i = 0; i < sequences.count; ++i)
     if (sequences.slot_of(i) >= 0) longest = std::max(longest, sequences.length[i]);
-  bool const no_rows = sequences.count == 0 || queries.row_offsets[0] == queries.row_offsets[sequences.count];
+  bool const no_rows = sequences.count == 0 || queries.first_row(0) == queries.first_row(sequences.count);
   if (no_rows) return {};
   if (output.out == nullptr) return status::error("output: expected memory for out, got a null pointer");
   if (output.weights != nullptr && output.weight_stride < longest)
@@ -240,7 +239,7 @@ status reference_attention(page_shape shape, layer_view<T> const& layer, queries
   int const ratio = queries.q_heads / shape.kv_heads;
   std::vector<double> query(static_cast<std::size_t>(shape.key_dim));
   for (std::int32_t i = 0; i < sequences.count; ++i) {
-    std::int64_t const begin = queries.row_offsets[i], end = queries.row_offsets[i + 1];
+    std::int64_t const begin = queries.first_row(i), end = queries.first_row(i + 1);
     std::int64_t const length = sequences.slot_of(i) < 0 ? 0 : sequences.length[i];
     bool const tail = options.rows == query_rows::causal_tail;
     for (int head = 0; head < shape.kv_heads; ++head) {

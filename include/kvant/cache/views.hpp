@@ -127,16 +127,21 @@ struct layer_view {
   sequences_view sequences;
 };
 
-/// Queries of a batch, [rows, q heads, key_dim]; sequence i has rows [row_offsets[i], row_offsets[i + 1]).
+/// Queries of a batch, [rows, q heads, key_dim]; sequence i has rows [row_offsets[i], row_offsets[i + 1]), or without
+/// row offsets row i.
 template <element T>
 struct queries_view {
   T const* data = nullptr;
   std::int64_t row_stride = 0, head_stride = 0;  // elements
-  std::int32_t const* row_offsets = nullptr;     // [sequences + 1]
+  std::int32_t const* row_offsets = nullptr;     // [sequences + 1] or null: one row each
   std::int32_t q_heads = 0;
   std::int32_t max_rows = 1;  // no sequence has more; what a launch is sized for
   [[nodiscard]] KVANT_HD constexpr T const* row(std::int64_t row_index, int head) const {
     return data + row_index * row_stride + head * head_stride;
+  }
+  /// The first row of sequence i; that of i + 1 is behind its last.
+  [[nodiscard]] KVANT_HD constexpr std::int32_t first_row(std::int32_t i) const {
+    return row_offsets == nullptr ? i : row_offsets[i];
   }
 };
 

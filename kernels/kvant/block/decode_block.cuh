@@ -35,7 +35,7 @@ template <class Key, class Value, int Dim, int Columns, class T, class O>
 struct decode_block {
   using stream = page_stream<Key, Value, Dim, Columns, T>;
   using page_tiles = typename stream::tile_type;
-  using exact_tiles = exact_tile<Dim, Columns>;
+  using exact_tiles = exact_tile<T, Dim, Columns>;
   using state = softmax_state<Dim, Columns>;
   static constexpr int slot_floats = Dim * Columns, teams = Columns == 4 ? 4 : 2;
 
@@ -105,8 +105,8 @@ struct decode_block {
   }
 
   __device__ __forceinline__ query_lane<T> load_query_of(decode_span const& span) const {
-    std::int32_t const from = a.queries.row_offsets[span.sequence];
-    std::int32_t const rows = a.queries.row_offsets[span.sequence + 1] - from, row = place() / a.ratio;
+    std::int32_t const from = a.queries.first_row(span.sequence);
+    std::int32_t const rows = a.queries.first_row(span.sequence + 1) - from, row = place() / a.ratio;
     if (place() >= Columns || row >= rows) return {};
     half const* factors = nullptr;
     if constexpr (Key::is_balanced)
@@ -162,7 +162,7 @@ struct decode_block {
     std::int32_t tile = first_exact_tile(team().span);
     if (tile >= end) return;
     int const stride = team_warps(), b = team().span.sequence;
-    std::int32_t const rows_of_query = a.queries.row_offsets[b + 1] - a.queries.row_offsets[b];
+    std::int32_t const rows_of_query = a.queries.first_row(b + 1) - a.queries.first_row(b);
     std::int32_t const newest = a.layer.sequences.length[b] - rows_of_query;  // what query row 0 sees last
     exact_rows const rows(a.layer, b, team().span.head);
     exact_tiles exact(team().queries, a.scale, lane);
@@ -182,8 +182,8 @@ struct decode_block {
     std::int32_t const q_heads = a.queries.q_heads;
     for (int b = static_cast<int>(blockIdx.x); b < a.layer.sequences.count; b += static_cast<int>(gridDim.x)) {
       if (a.plan.sequence[b].segment.units() != 0) continue;
-      std::int64_t const from = std::int64_t{a.queries.row_offsets[b]} * q_heads;
-      std::int64_t const to = std::int64_t{a.queries.row_offsets[b + 1]} * q_heads;
+      std::int64_t const from = std::int64_t{a.queries.first_row(b)} * q_heads;
+      std::int64_t const to = std::int64_t{a.queries.first_row(b + 1)} * q_heads;
       for (std::int64_t i = from * Dim + threadIdx.x; i < to * Dim; i += blockDim.x) a.out[i] = static_cast<O>(0.f);
       if (a.log_sum_exp != nullptr)
         for (std::int64_t i = from + threadIdx.x; i < to; i += blockDim.x) a.log_sum_exp[i] = -INFINITY;
@@ -282,8 +282,8 @@ struct decode_block {
   /// Turns the output of each column back and writes it.
   __device__ __forceinline__ void write_rows() const {
     decode_span const& span = team().span;
-    std::int32_t const from = a.queries.row_offsets[span.sequence];
-    std::int32_t const rows = a.queries.row_offsets[span.sequence + 1] - from, row = place() / a.ratio;
+    std::int32_t const from = a.queries.first_row(span.sequence);
+    std::int32_t const rows = a.queries.first_row(span.sequence + 1) - from, row = place() / a.ratio;
     if (place() >= Columns || row >= rows) return;
     float4 const v = *reinterpret_cast<float4 const*>(&team().queries.out[place()][4 * lane]);
     float x[4] = {v.x, v.y, v.z, v.w};

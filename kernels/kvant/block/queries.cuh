@@ -14,9 +14,9 @@ namespace kvant::inline v0::detail {
 /// Nothing, in as many bytes as a member needs.
 struct no_operand {};
 
-/// fp16 operand B of m16n8k16, by step and lane. With 4 columns, query c is mma column 2c and its low part 2c + 1.
+/// 16-bit operand B of m16n8k16, by step and lane. With 4 columns, query c is mma column 2c and its low part 2c + 1.
 template <int Dim>
-struct half_columns {
+struct pair_columns {
   alignas(16) uint2 at[Dim / 16][32];
 };
 /// int8 operand B of m16n8k32, by step and lane: the high and middle bytes of 127 q = high + middle / 2^7 + low / 2^14.
@@ -41,8 +41,8 @@ struct query_storage {
   static constexpr bool bytes = has_byte_unpack<codec_of<Key>>;
   union {
     struct {
-      half_columns<Dim> plain;
-      std::conditional_t<bytes, byte_columns<Dim, Columns>, half_columns<Dim>> rotated;
+      pair_columns<Dim> plain;
+      std::conditional_t<bytes, byte_columns<Dim, Columns>, pair_columns<Dim>> rotated;
     };
     float out[Columns][Dim];  // once the queries have done their work, by position
   };
@@ -94,17 +94,20 @@ __device__ __forceinline__ void bytes_of(float const (&x)[4], float scale, std::
   }
 }
 
-/// scale * x, the lane's four positions of a query, into column c.
-template <int Columns, int Dim>
-__device__ __forceinline__ void put_halves(half_columns<Dim>& to, int c, float const (&x)[4], float scale, int lane) {
+/// scale * x, the lane's four positions of a query, into column c as elements of type E; what E leaves is the low part.
+template <class E, int Columns, int Dim>
+__device__ __forceinline__ void put_pairs(pair_columns<Dim>& to, int c, float const (&x)[4], float scale, int lane) {
   // Positions 4 lane + (0..3) are both registers of lanes 4g + t in step 2 (lane / 8) + lane % 2.
   uint2* const at = &to.at[2 * (lane >> 3) + (lane & 1)][(lane >> 1) & 3];
-  float const y[4] = {x[0] * scale, x[1] * scale, x[2] * scale, x[3] * scale};
-  uint2 const high = make_uint2(ptx::half2_bits(y[0], y[1]), ptx::half2_bits(y[2], y[3]));
-  at[4 * (Columns == 4 ? 2 * c : c)] = high;
-  if constexpr (Columns == 4)
-    at[4 * (2 * c + 1)] = make_uint2(ptx::half2_bits(y[0] - ptx::low_half(high.x), y[1] - ptx::high_half(high.x)),
-                                     ptx::half2_bits(y[2] - ptx::low_half(high.y), y[3] - ptx::high_half(high.y)));
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float const y0 = x[2 * i] * scale, y1 = x[2 * i + 1] * scale;
+    std::uint32_t const high = ptx::pair_bits(E{}, y0, y1);
+    float2 const kept = ptx::pair_values(E{}, high);
+    auto const put = [&](int column, std::uint32_t word) { (i == 0 ? at[4 * column].x : at[4 * column].y) = word; };
+    put(Columns == 4 ? 2 * c : c, high);
+    if constexpr (Columns == 4) put(2 * c + 1, ptx::pair_bits(E{}, y0 - kept.x, y1 - kept.y));
+  }
 }
 
 /// One query into column c.
@@ -121,7 +124,7 @@ __device__ __forceinline__ void store_query(query_storage<Key, Dim, Columns>& s,
   rotate_128<rotation_of<Key>>(rotated, lane);
   float const plain_power = normalizing_power(plain), rotated_power = normalizing_power(rotated);
   if (lane == 0) s.plain_scale[c] = plain_power, s.rotated_scale[c] = rotated_power;
-  put_halves<Columns>(s.plain, c, plain, 1.f / plain_power, lane);
+  put_pairs<T, Columns>(s.plain, c, plain, 1.f / plain_power, lane);
   // Position 32k + 8t + 4i + (0..3) is register i of lane 4g + t in step k; this lane's are 4 lane + (0..3).
   int const k = lane >> 3, t = (lane >> 1) & 3, i = lane & 1;
   std::uint32_t part[3];
@@ -136,7 +139,7 @@ __device__ __forceinline__ void store_query(query_storage<Key, Dim, Columns>& s,
     else
       put(0, c, part[0]), put(1, c, part[1]);
   } else {
-    put_halves<Columns>(s.rotated, c, rotated, 1.f / rotated_power, lane);
+    put_pairs<half, Columns>(s.rotated, c, rotated, 1.f / rotated_power, lane);
   }
   if constexpr (Key::is_centered) {
     auto const put = [&](int set, int g, std::uint32_t upper, std::uint32_t lower) {

@@ -9,12 +9,12 @@
 namespace kvant::inline v0::detail {
 
 /// Sixteen tokens of a page of exact rows.
-template <int Dim, int Columns>
+template <class T, int Dim, int Columns>
 struct exact_page_tile {
   using state = softmax_state<Dim, Columns>;
-  static constexpr int tokens = exact_tile<Dim, Columns>::tokens;
+  static constexpr int tokens = exact_tile<T, Dim, Columns>::tokens;
   static constexpr float out_unit = 1.f;
-  exact_tile<Dim, Columns> rows;
+  exact_tile<T, Dim, Columns> rows;
 
   template <class Key>
   __device__ __forceinline__ exact_page_tile(query_storage<Key, Dim, Columns> const& storage, float scale,

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <kvant/block/queries.cuh>
 #include <kvant/warp/rotate.cuh>
@@ -9,18 +10,18 @@
 
 namespace kvant::inline v0::detail {
 
-/// Scores and output of 16 exact half rows (window, sinks, exact pages), read straight into the fragments' registers: 16
+/// Scores and output of 16 exact rows of T, half or bfloat16 (window, sinks, exact pages), read straight into the fragments' registers: 16
 /// bytes a load, four neighbouring lanes 64 bytes of a row of keys, eight lanes 128 bytes of a row of values.
 ///
 /// Keys, tokens as rows: the queries follow the order of positions (layout/slot_order.hpp). Values, channels as rows:
 /// output row 16k + g + 8h is channel exact_channel of it (warp/rotate.cuh).
-template <int Dim, int Columns>
+template <class T, int Dim, int Columns>
 struct exact_tile {
   static_assert(Dim == 128, "exact_tile: head_dim 128");
   using state = softmax_state<Dim, Columns>;
   static constexpr int tokens = 16, own = state::own;
 
-  half_columns<Dim> const& queries;
+  pair_columns<Dim> const& queries;
   float a[own];  // log2 units of a raw score
   int const lane;
 
@@ -42,15 +43,18 @@ struct exact_tile {
 #pragma unroll
       for (int c = 0; c < 4; ++c) k[0][c] = __ldcs(upper + 4 * c + t), k[1][c] = __ldcs(lower + 4 * c + t);
     }
-    // Half of the values are asked for with the keys, half when the keys have left their registers.
-    uint4 v[4][2];  // tokens 2t, 2t + 1, 2t + 8, 2t + 9; halves of the row
+    // Half of each row of values is asked for with the keys, half when the keys have left their registers.
+    constexpr bool two = std::is_same_v<T, bfloat16>;  // two operands a probability, below: no registers to spare
+    uint4 v[2][4];                                     // halves of a row; tokens 2t, 2t + 1, 2t + 8, 2t + 9
     int const eighth = 4 * (g & 1) + 2 * (g >> 2) + ((g >> 1) & 1);
-    auto const load_values = [&](int i) {
-      auto const* const at =
-          reinterpret_cast<uint4 const*>(row(side::value, min(2 * t + (i & 1) + 8 * (i >> 1), count - 1)));
-      v[i][0] = __ldcs(at + eighth), v[i][1] = __ldcs(at + eighth + 8);
+    auto const load_values = [&](int half_of_row) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        v[half_of_row][i] =
+            __ldcs(reinterpret_cast<uint4 const*>(row(side::value, min(2 * t + (i & 1) + 8 * (i >> 1), count - 1))) +
+                   8 * half_of_row + eighth);
     };
-    load_values(0), load_values(1);
+    if constexpr (!two) load_values(0);
     float s[4] = {};
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
@@ -58,9 +62,12 @@ struct exact_tile {
       std::uint32_t const fragment[4] = {word(k[0][step / 2], 2 * (step % 2)), word(k[1][step / 2], 2 * (step % 2)),
                                          word(k[0][step / 2], 2 * (step % 2) + 1),
                                          word(k[1][step / 2], 2 * (step % 2) + 1)};
-      ptx::mma(s, fragment, q.x, q.y);
+      ptx::mma(T{}, s, fragment, q.x, q.y);
     }
-    load_values(2), load_values(3);
+    if constexpr (two)
+      load_values(0);
+    else
+      load_values(1);
     float x[2][own], largest[own];
 #pragma unroll
     for (int c = 0; c < own; ++c) {
@@ -73,27 +80,46 @@ struct exact_tile {
       largest[c] = fmaxf(x[0][c], x[1][c]) * a[c];
     }
     if (st.is_behind(largest, 0, false)) st.raise(largest, 0);
-    std::uint32_t p[2];
+    // A probability is one half, or two bfloat16 whose sum has as many bits: with 4 columns the low one is in the odd
+    // column, with 8 in a second operand.
+    constexpr bool apart = two && own == 2;
+    std::uint32_t p[2], low[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float e[own];
+      float e[2] = {0.f, 0.f};
 #pragma unroll
       for (int c = 0; c < own; ++c) {
         e[c] = ptx::exp2(fmaf(x[r][c], a[c], st.shift[c]));
         st.sum[c] += e[c];
       }
-      p[r] = ptx::movmatrix(ptx::half2_bits(e[0], own == 1 ? 0.f : e[own - 1]));
+      std::uint32_t pair = ptx::pair_bits(T{}, e[0], e[1]);
+      if constexpr (two) {
+        float2 const kept = ptx::pair_values(T{}, pair);
+        if constexpr (own == 1)
+          pair = ptx::pair_bits(T{}, e[0], e[0] - kept.x);
+        else
+          low[r] = ptx::movmatrix(ptx::pair_bits(T{}, e[0] - kept.x, e[1] - kept.y));
+      }
+      p[r] = ptx::movmatrix(pair);
     }
 #pragma unroll
-    for (int c = 0; c < 8; ++c) {
+    for (int k = 0; k < 8; ++k) {
+      if constexpr (two)
+        if (k == 4) {
+          __syncwarp();
+          load_values(1);
+        }
       std::uint32_t fragment[4];
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        std::uint32_t const pick = c & 1 ? 0x7632 : 0x5410;  // both tokens' channel c of eight
-        fragment[h] = ptx::prmt(word(v[0][h], c / 2), word(v[1][h], c / 2), pick);
-        fragment[2 + h] = ptx::prmt(word(v[2][h], c / 2), word(v[3][h], c / 2), pick);
+      for (int i = 0; i < 4; ++i)  // both tokens' channel 2 (k % 4) + i % 2 of eight
+        fragment[i] = ptx::prmt(word(v[k / 4][i / 2 * 2], k % 4), word(v[k / 4][i / 2 * 2 + 1], k % 4),
+                                i % 2 == 0 ? 0x5410 : 0x7632);
+      ptx::mma(T{}, st.out[k], fragment, p[0], p[1]);
+      if constexpr (apart) ptx::mma(T{}, st.out[k], fragment, low[0], low[1]);
+      if constexpr (two && own == 1) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) st.out[k][2 * h] += st.out[k][2 * h + 1], st.out[k][2 * h + 1] = 0.f;
       }
-      ptx::mma(st.out[c], fragment, p[0], p[1]);
     }
   }
 

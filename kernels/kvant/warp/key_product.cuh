@@ -72,7 +72,7 @@ struct half_key_product {
 
   uint2 q[steps];
 
-  __device__ __forceinline__ half_key_product(half_columns<Dim> const& queries, int lane) {
+  __device__ __forceinline__ half_key_product(pair_columns<Dim> const& queries, int lane) {
 #pragma unroll
     for (int s = 0; s < steps; ++s) q[s] = queries.at[s][lane];
   }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <kvant/cache/views.hpp>
 #include <kvant/layout/page_layout.hpp>
@@ -195,7 +196,10 @@ requires(is_exact<Key>&& is_exact<Value>) class page_stream<Key, Value, Dim, Col
                        value_offset = layout.template codes_offset<side::value>(0);
 
  public:
-  using tile_type = exact_page_tile<Dim, Columns>;
+  static_assert(std::is_same_v<typename codec_of<Key>::element_type, T> &&
+                    std::is_same_v<typename codec_of<Value>::element_type, T>,
+                "exact pages: elements of the window's type");
+  using tile_type = exact_page_tile<T, Dim, Columns>;
   struct stages_storage {};
   struct queue_storage {
     std::int32_t before;  // pieces of the team's earlier spans

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include <kvant/config.hpp>
+#include <kvant/half.hpp>
 
 // One instruction a function. Lane 4g + t of a warp, g = 0..7, t = 0..3.
 namespace kvant::inline v0::ptx {
@@ -71,6 +72,30 @@ __device__ __forceinline__ bool any_greater(std::uint32_t a, std::uint32_t b) {
 /// c += a b, m16n8k16, fp16 into fp32.
 __device__ __forceinline__ void mma(float (&c)[4], std::uint32_t const (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/// Two neighbours of an operand, and back.
+__device__ __forceinline__ std::uint32_t pair_bits(half, float low, float high) { return half2_bits(low, high); }
+__device__ __forceinline__ std::uint32_t pair_bits(bfloat16, float low, float high) {
+  std::uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+__device__ __forceinline__ float2 pair_values(half, std::uint32_t pair) {
+  return make_float2(low_half(pair), high_half(pair));
+}
+__device__ __forceinline__ float2 pair_values(bfloat16, std::uint32_t pair) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+/// c += a b, m16n8k16, of elements of this type into fp32.
+__device__ __forceinline__ void mma(half, float (&c)[4], std::uint32_t const (&a)[4], std::uint32_t b0,
+                                    std::uint32_t b1) {
+  mma(c, a, b0, b1);
+}
+__device__ __forceinline__ void mma(bfloat16, float (&c)[4], std::uint32_t const (&a)[4], std::uint32_t b0,
+                                    std::uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }

@@ -67,13 +67,13 @@ __device__ __forceinline__ void rotate_back_128(float (&x)[4], int lane) {
 /// Channel of output row 16k + g + 8h of exact values (warp/exact_tile.cuh); g = 4 g2 + 2 g1 + g0.
 __host__ __device__ constexpr int exact_channel(int row) {
   int const k = row >> 4, h = (row >> 3) & 1, g = row & 7;
-  return 64 * h + 32 * (g & 1) + 16 * (g >> 2) + 8 * ((g >> 1) & 1) + k;
+  return 64 * (k >> 2) + 32 * (g & 1) + 16 * (g >> 2) + 8 * ((g >> 1) & 1) + 2 * (k & 3) + h;
 }
 
 /// The output of exact values, out[k][2h + c] the channel exact_channel(16k + g + 8h) of column c, turned into the
 /// rotated basis in place: out[m][2h + c] is slot 16m + g + 8h, times `factor`.
 ///
-/// Channel bits are p6 = h, p5 = g0, p4 = g2, p3 = g1, p2 p1 p0 = k; slot bits are m = p6 p5 p2, h = p1, g = p4 p3 p0. So
+/// Channel bits are p6 p2 p1 = k, p0 = h, p5 = g0, p4 = g2, p3 = g1; slot bits are m = p6 p5 p2, h = p1, g = p4 p3 p0. So
 /// p5 and p0 change places (one shuffle for two registers), and only p4 and p3 need a butterfly over lanes.
 template <class Rotation, int Own>
 __device__ __forceinline__ void rotate_output_128(float (&out)[8][4], float factor, int lane) {
@@ -84,10 +84,12 @@ __device__ __forceinline__ void rotate_output_128(float (&out)[8][4], float fact
   for (int c = 0; c < Own; ++c) {
     float x[2][2][2][2];  // p6, p2, p1, then p0, later p5
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      std::uint32_t const signs = signs_of<Rotation>(2 * h + static_cast<int>(g0)) >> eight;
+    for (int half_of_row = 0; half_of_row < 2; ++half_of_row) {
+      std::uint32_t const signs = signs_of<Rotation>(2 * half_of_row + static_cast<int>(g0)) >> eight;
 #pragma unroll
-      for (int k = 0; k < 8; ++k) x[h][k >> 2][(k >> 1) & 1][k & 1] = with_sign(out[k][2 * h + c], signs, k) * factor;
+      for (int i = 0; i < 8; ++i)
+        x[half_of_row][i >> 2][(i >> 1) & 1][i & 1] =
+            with_sign(out[4 * half_of_row + i / 2][2 * (i & 1) + c], signs, i) * factor;
     }
     auto const butterfly = [](float& a, float& b) {
       float const sum = a + b, difference = a - b;
