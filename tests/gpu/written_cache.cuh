@@ -400,22 +400,30 @@ class written_cache {
     for (int which = 0; which < 2; ++which) {
       std::vector<double> k(at(page_tokens * dim)), v(at(page_tokens * dim));
       codec.decode_unit(which == 0 ? unit : expected.data(), factors, k.data(), v.data());
+      // Errors over the power of what is coded: the residual of centered keys, the row of others. (Over the power of the
+      // row, one small token of a page with a large mean would outweigh all.)
       auto const add = [&](std::vector<double> const& decoded, std::vector<std::vector<half>> const& source, int s,
-                           double& power) {
+                           bool residual, double& power) {
+        auto const value = [&](int t, int c) {
+          double const y = static_cast<double>(static_cast<float>(row(source, i, first + t, h)[c]));
+          return std::isfinite(y) ? y : 0;
+        };
+        std::vector<double> mean(at(dim));
+        if (residual)
+          for (int t = masked; t < page_tokens; ++t)
+            for (int c = 0; c < dim; ++c) mean[at(c)] += value(t, c) / (page_tokens - masked);
         for (int t = masked; t < page_tokens; ++t) {
-          half const* const x = row(source, i, first + t, h);
           double norm = 0, error = 0;
           for (int c = 0; c < dim; ++c) {
-            double const y = static_cast<double>(static_cast<float>(x[c])), z = std::isfinite(y) ? y : 0;
-            double const e = decoded[at(t * dim + c)] - z;
-            norm += z * z, error += e * e;
+            double const r = value(t, c) - mean[at(c)], e = decoded[at(t * dim + c)] - value(t, c);
+            norm += r * r, error += e * e;
           }
           if (norm == 0) continue;
           errors[which][s] += error / norm;
           if (which == 0) power += 1;
         }
       };
-      add(k, m.keys, 0, key_power), add(v, m.values, 1, value_power);
+      add(k, m.keys, 0, Key::is_centered, key_power), add(v, m.values, 1, false, value_power);
     }
   }
 

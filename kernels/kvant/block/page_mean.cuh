@@ -57,32 +57,6 @@ __device__ __forceinline__ void hadamard_in_slot_order(float (&x)[4], int lane) 
   in_lane(1), over_lanes(2), over_lanes(4), in_lane(2), over_lanes(1), over_lanes(8), over_lanes(16);
 }
 
-/// Sums of a warp's 16 rows for each channel, in the host's tree: rows 8, 4, 2, 1 apart. Lane 4g + t ends with the four
-/// channels from first_channel_of(lane) on.
-__device__ __forceinline__ int first_channel_of(int lane) {
-  int const g = lane >> 2, t = lane & 3;
-  return 64 * (g >> 2) + 32 * ((g >> 1) & 1) + 8 * t + 4 * (g & 1);
-}
-template <int Dim>
-__device__ __forceinline__ void sum_rows(row_pairs<Dim> const& x, int lane, float (&sum)[4]) {
-  static_assert(Dim == 128, "sum_rows: head_dim 128");
-  bool const b2 = lane & 16, b1 = lane & 8, b0 = lane & 4;
-  float v[16];  // each step keeps the half of the channels that the lane's bit says, and sends the other
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      auto const value = [&](std::uint32_t pair) { return j == 0 ? ptx::low_half(pair) : ptx::high_half(pair); };
-      float const low = __fadd_rn(value(x[0][i]), value(x[1][i]));
-      float const high = __fadd_rn(value(x[0][i + 8]), value(x[1][i + 8]));
-      v[2 * i + j] = __fadd_rn(b2 ? high : low, __shfl_xor_sync(~0u, b2 ? low : high, 16));
-    }
-#pragma unroll
-  for (int i = 0; i < 8; ++i) v[i] = __fadd_rn(b1 ? v[i + 8] : v[i], __shfl_xor_sync(~0u, b1 ? v[i] : v[i + 8], 8));
-#pragma unroll
-  for (int i = 0; i < 4; ++i) sum[i] = __fadd_rn(b0 ? v[i + 4] : v[i], __shfl_xor_sync(~0u, b0 ? v[i] : v[i + 4], 4));
-}
-
 /// The mean from the partial sums, its rotation and what is stored of it, by one warp: writes the unit's header and what
 /// the warps share. `tokens` counts those that are not masked.
 template <class Key, int Dim, int Warps>

@@ -38,12 +38,12 @@ struct lane_rows {
 };
 /// Keys or values of one unit of a page to be coded.
 struct unit_job {
-  side which = side::key;
-  std::byte* unit = nullptr;          // null: nothing is written
-  std::int32_t page = 0;              // index in the sequence
-  std::int32_t fresh = 0;             // tokens of the page from here on are rows of T, not of W
-  std::int32_t without_factors = -1;  // the sequence, if they are to be made of its first page; page 0 stores them
-  half* factors = nullptr;            // of the sequence and head
+  side which;
+  std::byte* unit;               // null: nothing is written
+  std::int32_t page;             // index in the sequence
+  std::int32_t fresh;            // tokens of the page from here on are rows of T, not of W
+  std::int32_t without_factors;  // the sequence, if they are to be made of its first page; page 0 stores them; else -1
+  half* factors;                 // of the sequence and head
 };
 
 /// x, of which the compiler does not know that it is x: what is made of it is made where it stands.
@@ -93,9 +93,9 @@ struct page_quantizer {
   /// The first of the two tokens of a page that the lane loads.
   [[nodiscard]] __device__ __forceinline__ int first_token() const { return 16 * warp + (lane >> 2); }
 
-  /// Codes job after job: next(job, rows, n, lane, first_token()) sets job number n, or returns false; factor_bits(sequence, token, channel) is an
-  /// element of a sequence's first page. By all threads of the CTA. The rows of a job are asked for while the one before is
-  /// coded.
+  /// Codes job after job: next(job, rows, n, lane, first_token()) sets job number n and where the lane's rows of it lie, or
+  /// returns false; factor_bits(sequence, token, channel) is an element of a sequence's first page. By all threads of the
+  /// CTA. The rows of a job are asked for while the one before is coded.
   template <class Next, class FactorBits>
   __device__ __forceinline__ void run(Next next, FactorBits factor_bits) const {
     if (!request(0, next)) return;
@@ -125,7 +125,7 @@ struct page_quantizer {
 
   template <class Next>
   __device__ __forceinline__ bool request(std::int32_t n, Next& next) const {
-    unit_job job;
+    unit_job job{side::key, nullptr, 0, 0, -1, nullptr};
     lane_rows rows;
     if (!next(job, rows, n, lane, first_token())) return false;
     staged().request(rows.at, lane);
