@@ -12,6 +12,7 @@
 #include <kvant/cache/views.hpp>
 #include <kvant/cache/window_element.hpp>
 #include <kvant/tuning/append.cuh>
+#include <kvant/warp/ptx.cuh>
 
 namespace kvant::inline v0 {
 
@@ -60,8 +61,6 @@ struct row_vector {
   __device__ uint4 load(std::int32_t row) const { return *reinterpret_cast<uint4 const*>(from + row * token_stride); }
 };
 
-__device__ __forceinline__ void prefetch(void const* at) { asm volatile("prefetch.global.L2 [%0];" : : "l"(at)); }
-
 /// CTA (i, j, c) copies run c of the vectors of new row j of sequence i, a thread one of its keys and one of its values.
 template <class T, class W>
 __launch_bounds__(tuning::append::threads) __global__ void append_kernel(append_arguments<T, W> const a) {
@@ -89,8 +88,8 @@ __launch_bounds__(tuning::append::threads) __global__ void append_kernel(append_
   };
   uint4 *const key_to = to(side::key, k), *const value_to = to(side::value, v);
   // Ask for the lines of the window while the rows are still coming.
-  if (k.present) prefetch(key_to);
-  if (v.present) prefetch(value_to);
+  if (k.present) ptx::prefetch(key_to);
+  if (v.present) ptx::prefetch(value_to);
   key = to_window<W, T>(key), value = to_window<W, T>(value);
   if (k.present) *key_to = key;
   if (v.present) *value_to = value;
@@ -127,7 +126,7 @@ template <element W, element T>
       window.base == nullptr || sequences.length == nullptr || (has_sinks && side.sink_rows == nullptr))
     return cudaErrorInvalidValue;
   if (rows.kv_heads < 1 || rows.key_dim < 8 || rows.key_dim % 8 != 0 || rows.value_dim < 8 || rows.value_dim % 8 != 0 ||
-      rows.max_rows < 0 || rows.max_rows > window.rows || window.rows < 1 || sequences.count < 0 || side.sinks < 0)
+      rows.max_rows < 0 || rows.max_rows > window.rows || window.rows < 1 || sequences.count < 0 || 0 > side.sinks)
     return cudaErrorInvalidValue;
   std::int64_t const row_bytes = std::int64_t{2} * std::max(rows.key_dim, rows.value_dim);
   if (window.row_stride < row_bytes || (has_sinks && side.sink_row_stride < row_bytes)) return cudaErrorInvalidValue;

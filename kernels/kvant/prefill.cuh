@@ -19,13 +19,6 @@ struct prefill_options {
 
 namespace detail {
 
-/// blockIdx.x, as far as the compiler can tell another one each time.
-__device__ __forceinline__ std::int32_t fresh_block_x() {
-  std::int32_t x;
-  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
-  return x;
-}
-
 /// What one prefill call knows of a sequence; positions. Its new rows are [start, length).
 struct prefill_span {
   std::int32_t history = 0, length = 0, start = 0, end = 0;  // pages take [history, end)
@@ -86,7 +79,7 @@ struct prefill_work {
     quantizer.run(
         [&](unit_job& job, lane_rows& from, std::int32_t number, int lane, int token) {
           // The head from here on is made anew for each job: what depends on it shall not wait in registers.
-          std::int32_t const head = fresh_block_x();
+          std::int32_t const head = ptx::fresh_block_x();
           auto const index = static_cast<std::int32_t>(blockIdx.y + static_cast<unsigned>(number) * gridDim.y);
           if (index / 2 - c.first >= c.pages && !move(c, index / 2, lane)) return false;
           std::int32_t const page = c.page + (index / 2 - c.first), first = page * Quantizer::page_tokens;

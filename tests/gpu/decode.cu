@@ -156,7 +156,7 @@ using exact = kvant::exact<half>;
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("decode attention equals the double reference", "[gpu][decode]", (pair<tq<4>, tq<4>>),
+TEMPLATE_TEST_CASE("decode attention equals the double reference", "[gpu][decode][long]", (pair<tq<4>, tq<4>>),
                    (pair<tq<3>, tq<3>>), (pair<tq<4>, tq<3>>), (pair<tq<3>, tq<4>>),
                    (pair<kvant::centered<tq<4>>, tq<4>>), (pair<c4, tq<4>>), (pair<c3, tq<3>>), (pair<c4, tq<3>>),
                    (pair<c3, tq<4>>), (pair<exact, exact>)) {
@@ -214,7 +214,7 @@ TEST_CASE("sequences of as many pieces but not as many pages", "[gpu][decode]") 
   CHECK(decode_errors<pair<c4, tq<4>>>(cache, 4, false).out <= 1e-3);
 }
 
-TEST_CASE("a batch of many lengths", "[gpu][decode]") {
+TEST_CASE("a batch of many lengths", "[gpu][decode][long]") {
   auto const seed = GENERATE(1, 2, 3, 4, 5, 6);
   std::vector<request> batch;
   for (int i = 0; i < 40; ++i) {
@@ -226,7 +226,7 @@ TEST_CASE("a batch of many lengths", "[gpu][decode]") {
   CHECK(decode_errors<pair<c3, tq<3>>>(cache, 4, seed % 2 == 0).out <= 1e-3);
 }
 
-TEST_CASE("the same bits from run to run, and counters that set themselves back", "[gpu][decode]") {
+TEST_CASE("the same bits from run to run, and counters that set themselves back", "[gpu][decode][long]") {
   std::vector<request> batch{{5000, support::history_of(5000, 128), 0, 1, 1}, {70, 0, 0, 1, 2}, {900, 768, 0, 1, 3}};
   support::attention_cache<c4, tq<4>, half> cache({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
   decoding<pair<c4, tq<4>>> d(cache, 4);
@@ -295,7 +295,7 @@ TEMPLATE_TEST_CASE("values of every size", "[gpu][decode]", (pair<c4, tq<4>>), (
   CHECK(decode_errors<TestType>(cache, 4, false).out <= 1e-3);
 }
 
-TEST_CASE("1,024 sequences of 8 heads", "[gpu][decode]") {
+TEST_CASE("1,024 sequences of 8 heads", "[gpu][decode][long]") {
   std::vector<request> batch;
   for (int i = 0; i < 1024; ++i) {
     int const length = static_cast<int>(130 * (1 + support::noise(3, at(i), 1, 2)));
@@ -307,7 +307,7 @@ TEST_CASE("1,024 sequences of 8 heads", "[gpu][decode]") {
   CHECK(e.log_sum_exp <= 1e-3);
 }
 
-TEST_CASE("a pool above 4 GiB, with data in its last page", "[gpu][decode]") {
+TEST_CASE("a pool above 4 GiB, with data in its last page", "[gpu][decode][long]") {
   std::vector<request> batch{{1500, support::history_of(1500, 64), 0, 1, 1}, {700, 576, 0, 1, 3}};
   support::attention_cache<c4, tq<4>, half> cache({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
   decoding<pair<c4, tq<4>>> d(cache, 4);
@@ -321,7 +321,7 @@ TEST_CASE("a pool above 4 GiB, with data in its last page", "[gpu][decode]") {
   CHECK(d.against_reference().out <= 1e-3);
 }
 
-TEST_CASE("two streams at once", "[gpu][decode]") {
+TEST_CASE("two streams at once", "[gpu][decode][long]") {
   std::vector<request> batch{{20000, support::history_of(20000, 128), 0, 1, 1}, {900, 768, 0, 1, 3}};
   support::attention_cache<c4, tq<4>, half> one({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);
   support::attention_cache<c3, tq<3>, half> two({.shape = {2, dim, dim, 64}, .sinks = 4}, batch);

@@ -79,7 +79,7 @@ struct page_quantizer {
 
   struct nothing {};
   struct storage {
-    alignas(128) std::byte rows[warps][staged_rows::bytes];          // of the job that comes next
+    alignas(256) std::byte rows[warps][staged_rows::bytes];          // of the job that comes next
     unit_job job[warps][2];                                          // odd and even numbers: registers are for rows
     alignas(16) uint4 operand[Key::is_centered ? 1 : 2][steps][32];  // of the values; of the keys, not centered
     std::conditional_t<Key::is_centered, centering_storage<Dim, warps>, nothing> centering;

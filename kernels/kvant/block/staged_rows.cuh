@@ -38,10 +38,7 @@ struct staged_rows {
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(x[r][4 * c]), "=r"(x[r][4 * c + 1]), "=r"(x[r][4 * c + 2]), "=r"(x[r][4 * c + 3])
-                     : "r"((first ^ (static_cast<std::uint32_t>(c) << 6)) + 2048 * r)
-                     : "memory");
+        ptx::load_shared(&x[r][4 * c], (first ^ (static_cast<std::uint32_t>(c) << 6)) + 2048 * r);
   }
   __device__ __forceinline__ void store(row_pairs<128> const& x, int lane) const {
     std::uint32_t const first = chunk(lane >> 2, lane & 3);
@@ -49,10 +46,7 @@ struct staged_rows {
     for (int r = 0; r < 2; ++r)
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        asm volatile("st.shared.v4.b32 [%4], {%0, %1, %2, %3};" ::"r"(x[r][4 * c]), "r"(x[r][4 * c + 1]),
-                     "r"(x[r][4 * c + 2]), "r"(x[r][4 * c + 3]),
-                     "r"((first ^ (static_cast<std::uint32_t>(c) << 6)) + 2048 * r)
-                     : "memory");
+        ptx::store_shared((first ^ (static_cast<std::uint32_t>(c) << 6)) + 2048 * r, &x[r][4 * c]);
   }
 
   /// sum[channel] <- the sum of the 16 rows, on the tensor cores: X^T 1. Exact to fp32's rounding, no more; a channel that

@@ -130,6 +130,7 @@ class page_stream : public piece_list<T> {
         request(ring_.release());
       }
     }
+    __syncwarp();
     if (lane_ == 0) s_.before += this->pieces_of(span, this->work().split.granule);
     __syncwarp();
   }

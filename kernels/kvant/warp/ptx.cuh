@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <kvant/config.hpp>
@@ -109,6 +110,11 @@ __device__ __forceinline__ void mma(std::int32_t (&c)[4], std::uint32_t const (&
 __device__ __forceinline__ std::uint32_t shared_address(void const* p) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
 }
+/// The launch's dynamic shared memory.
+__device__ __forceinline__ std::byte* dynamic_shared() {
+  extern __shared__ std::byte dynamic_shared_memory[];
+  return dynamic_shared_memory;
+}
 /// Brings a line into the L2.
 __device__ __forceinline__ void prefetch(void const* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 /// True in one lane of the warp; ptxas then knows that addresses of bulk copies are uniform.
@@ -181,6 +187,24 @@ __device__ __forceinline__ float rcp(float x) {
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
+}
+/// Four words in shared memory; the address is a multiple of 16.
+__device__ __forceinline__ void load_shared(std::uint32_t* to, std::uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_t const* from) {
+  asm volatile("st.shared.v4.b32 [%4], {%0, %1, %2, %3};" ::"r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3]),
+               "r"(address)
+               : "memory");
+}
+/// blockIdx.x, as far as the compiler can tell another one each time.
+__device__ __forceinline__ std::int32_t fresh_block_x() {
+  std::int32_t x;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  return x;
 }
 /// 16 bytes from global to shared memory, asynchronously.
 __device__ __forceinline__ void copy_16(std::uint32_t to, void const* from) {
