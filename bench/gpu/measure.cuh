@@ -30,8 +30,8 @@ inline int multiprocessors() {
   return n;
 }
 
-/// Median seconds of one replay of what launch(stream) puts into a graph. `before` runs ahead of each replay, outside the
-/// clock.
+/// Median seconds of one replay of what launch(stream) puts into a graph. `before` runs ahead of each replay, outside
+/// the clock.
 inline double seconds(std::function<void(cudaStream_t)> const& launch, int replays,
                       std::function<void(cudaStream_t)> const& before = {}) {
   cudaStream_t stream;

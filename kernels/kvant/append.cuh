@@ -61,7 +61,8 @@ struct row_vector {
   __device__ uint4 load(std::int32_t row) const { return *reinterpret_cast<uint4 const*>(from + row * token_stride); }
 };
 
-/// CTA (i, j, c) copies run c of the vectors of new row j of sequence i, a thread one of its keys and one of its values.
+/// CTA (i, j, c) copies run c of the vectors of new row j of sequence i, a thread one of its keys and one of its
+/// values.
 template <class T, class W>
 __launch_bounds__(tuning::append::threads) __global__ void append_kernel(append_arguments<T, W> const a) {
   // What needs no memory comes first, while the previous launch still runs.
@@ -107,14 +108,14 @@ __launch_bounds__(tuning::append::threads) __global__ void append_kernel(append_
 /// Writes the new rows of a batch into the window, and those at positions below `sinks` into the side records too, each
 /// rounded once to the window's element type (window_element). begin_step_async has counted them: new row j of the m of
 /// sequence i has position length[i] - m + j. Sequences with a negative slot and rows that no sequence has are padding.
-/// Reads every new row once, writes it once or twice. The caller sees to it that a sequence's ring has room: no more than
-/// window.rows - (length - history) before the step.
-/// Stream-ordered; allocates nothing, and the grid depends on capacities alone (sequences.count, max_rows): graphs may
-/// capture it, and lengths, slots, records, row offsets and the contents of the rows may change between replays.
+/// Reads every new row once, writes it once or twice. The caller sees to it that a sequence's ring has room: no more
+/// than window.rows - (length - history) before the step. Stream-ordered; allocates nothing, and the grid depends on
+/// capacities alone (sequences.count, max_rows): graphs may capture it, and lengths, slots, records, row offsets and
+/// the contents of the rows may change between replays.
 ///
-/// cudaErrorInvalidValue: a null pointer; a base that is not 16-byte aligned or a stride that is no multiple of 16 bytes;
-/// key_dim or value_dim no multiple of 8, or longer than a row of the window or of the sinks; counts below 0; a run
-/// longer than the ring (max_rows above window.rows) or than 65535.
+/// cudaErrorInvalidValue: a null pointer; a base that is not 16-byte aligned or a stride that is no multiple of 16
+/// bytes; key_dim or value_dim no multiple of 8, or longer than a row of the window or of the sinks; counts below 0; a
+/// run longer than the ring (max_rows above window.rows) or than 65535.
 template <element W, element T>
 [[nodiscard]] cudaError_t append_async(layer_view<W> layer, new_rows_view<T> rows, cudaStream_t stream) noexcept {
   static_assert(sizeof(T) == 2 && sizeof(W) == 2, "append_async: rows and windows of half or bfloat16");

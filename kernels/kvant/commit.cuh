@@ -16,8 +16,8 @@
 namespace kvant::inline v0 {
 
 /// Layers of one pair of formats that one launch serves. `layers` is device memory, one view a layer; `first` is what
-/// entry 0 holds, on the host. All have the sequences, the table, the sinks and the number of ring rows of `first`; memory
-/// and strides are each layer's own.
+/// entry 0 holds, on the host. All have the sequences, the table, the sinks and the number of ring rows of `first`;
+/// memory and strides are each layer's own.
 template <element T>
 struct layer_list {
   layer_view<T> first;
@@ -80,8 +80,8 @@ struct commit_work {
   [[nodiscard]] __device__ __forceinline__ layer_view<W> const& this_layer() const {
     return blockIdx.z == 0 ? list.first : list.layers[blockIdx.z];
   }
-  /// CTA (head, i, layer) takes jobs i, i + gridDim.y, ...: the keys (even numbers) and values of the pages that the batch
-  /// commits.
+  /// CTA (head, i, layer) takes jobs i, i + gridDim.y, ...: the keys (even numbers) and values of the pages that the
+  /// batch commits.
   template <class Quantizer>
   __device__ __forceinline__ void run(Quantizer const& quantizer) const {
     constexpr std::int32_t page_tokens = Quantizer::page_tokens;
@@ -128,8 +128,8 @@ __launch_bounds__(Quantizer::threads, Work::tuning::ctas_per_sm) __global__
   work.run(Quantizer{storage, sinks, work.one, static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)});
 }
 
-/// CTAs (heads, jobs, layers) for this many pages a head at most, no more than run at once; an odd number of jobs, so that
-/// a CTA takes keys and values in turn.
+/// CTAs (heads, jobs, layers) for this many pages a head at most, no more than run at once; an odd number of jobs, so
+/// that a CTA takes keys and values in turn.
 template <class Tuning>
 dim3 quantize_grid(std::int64_t pages, std::int32_t heads, std::int32_t layers) {
   std::int64_t const fit = std::max<std::int64_t>(1, Tuning::most_ctas / (std::int64_t{heads} * layers));
@@ -158,17 +158,17 @@ template <class Quantizer, class Key, int Dim, class W>
 
 }  // namespace detail
 
-/// Quantizes what leaves the windows into pages, for all layers of the list: of each sequence the whole pages between its
-/// history and history_after_commit(history, length, W, page tokens), in the bytes that page_codec defines (device codes
-/// may differ by one at a cell's edge). History itself is moved by end_step_async, once all layers have been committed.
-/// Balance factors are made at a sequence's first commit and written to its side record. Sequences with a negative slot are
-/// padding. Reads each row once (a sequence's first page more often while its factors are made), writes each page once.
-/// Stream-ordered; allocates nothing, waits for nothing, and the grid depends on capacities alone: graphs may capture it,
-/// and lengths, histories, tables, slots and records may change between replays. The same bytes from run to run, however
-/// the tokens came.
+/// Quantizes what leaves the windows into pages, for all layers of the list: of each sequence the whole pages between
+/// its history and history_after_commit(history, length, W, page tokens), in the bytes that page_codec defines (device
+/// codes may differ by one at a cell's edge). History itself is moved by end_step_async, once all layers have been
+/// committed. Balance factors are made at a sequence's first commit and written to its side record. Sequences with a
+/// negative slot are padding. Reads each row once (a sequence's first page more often while its factors are made),
+/// writes each page once. Stream-ordered; allocates nothing, waits for nothing, and the grid depends on capacities
+/// alone: graphs may capture it, and lengths, histories, tables, slots and records may change between replays. The same
+/// bytes from run to run, however the tokens came.
 ///
-/// cudaErrorInvalidValue: a null pointer; a base or stride that is not 16-byte aligned; kv_heads, max_pages or count below
-/// 1; W below 0; sinks that fill a page; a ring shorter than a page.
+/// cudaErrorInvalidValue: a null pointer; a base or stride that is not 16-byte aligned; kv_heads, max_pages or count
+/// below 1; W below 0; sinks that fill a page; a ring shorter than a page.
 template <kv_format Key, kv_format Value, int Dim, element W>
 [[nodiscard]] cudaError_t commit_async(layer_list<W> layers, commit_options options, cudaStream_t stream) noexcept {
   static_assert(Dim == 128, "commit_async: head_dim 128");

@@ -50,8 +50,8 @@ cudaError_t launch_decode(decode_arguments<T, O> const& a, cudaStream_t stream) 
 /// change between replays. The result is the same bits from run to run.
 ///
 /// cudaErrorInvalidValue: a null pointer, rows that are not 16-byte aligned (queries and output: 8, of floats 16),
-/// queries of another shape than the plan's. cudaErrorNotSupported: an option other than a softmax_scale above 0, or rows
-/// that are a new chunk.
+/// queries of another shape than the plan's. cudaErrorNotSupported: an option other than a softmax_scale above 0, or
+/// rows that are a new chunk.
 template <kv_format Key, kv_format Value, int Dim, class T, class O>
 [[nodiscard]] cudaError_t decode_attention_async(layer_view<T> layer, queries_view<T> queries,
                                                  attention_options options, decode_output<O> output, decode_plan plan,

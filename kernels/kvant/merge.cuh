@@ -96,11 +96,11 @@ __launch_bounds__(merge_warps * 32) __global__
 
 }  // namespace detail
 
-/// Joins attention over disjoint parts of a context into attention over all of it, in fp32 and in the order of the parts:
-/// the same bits from run to run. A state with log-sum-exp minus infinity is empty: its output is not read; where all are
-/// empty the output is zeros and the log-sum-exp minus infinity. A sink logit belongs to one of the states, not to each.
-/// Reads every state once. Stream-ordered; allocates nothing; graphs may capture it. `merged` may be one of the parts,
-/// if T and O are the same type.
+/// Joins attention over disjoint parts of a context into attention over all of it, in fp32 and in the order of the
+/// parts: the same bits from run to run. A state with log-sum-exp minus infinity is empty: its output is not read;
+/// where all are empty the output is zeros and the log-sum-exp minus infinity. A sink logit belongs to one of the
+/// states, not to each. Reads every state once. Stream-ordered; allocates nothing; graphs may capture it. `merged` may
+/// be one of the parts, if T and O are the same type.
 ///
 /// cudaErrorInvalidValue: a null pointer, rows that are not 16-byte aligned, log-sum-exps that are not 4-byte aligned,
 /// value_dim no multiple of 8, no part or more than `most`, counts below 0, more rows than a grid has CTAs for.

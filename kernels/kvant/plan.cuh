@@ -214,10 +214,10 @@ __launch_bounds__(Plan::plan_threads) __global__
 
 }  // namespace detail
 
-/// Splits the work of `sequences` over the plan's CTAs, for layers of this pair of formats and head size. Reads lengths on
-/// the device, so a captured graph may replay it with others. Stream-ordered, one CTA; allocates nothing.
-/// cudaErrorInvalidValue: a null pointer, more sequences than the plan has room for, sinks that fill a page, a plan of a
-/// shape that is not valid.
+/// Splits the work of `sequences` over the plan's CTAs, for layers of this pair of formats and head size. Reads lengths
+/// on the device, so a captured graph may replay it with others. Stream-ordered, one CTA; allocates nothing.
+/// cudaErrorInvalidValue: a null pointer, more sequences than the plan has room for, sinks that fill a page, a plan of
+/// a shape that is not valid.
 template <kv_format Key, kv_format Value, int Dim>
 [[nodiscard]] cudaError_t make_decode_plan_async(decode_plan plan, sequences_view sequences, int sinks,
                                                  cudaStream_t stream) noexcept {

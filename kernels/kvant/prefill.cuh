@@ -23,7 +23,8 @@ namespace detail {
 struct prefill_span {
   std::int32_t history = 0, length = 0, start = 0, end = 0;  // pages take [history, end)
 
-  /// New rows would overwrite ring rows that pages are made of in this call: those rows are copied by a launch of their own.
+  /// New rows would overwrite ring rows that pages are made of in this call: those rows are copied by a launch of their
+  /// own.
   [[nodiscard]] __device__ __forceinline__ bool overwrites(std::int32_t ring) const {
     return start > history && end > history && length - ring > history;
   }
@@ -158,7 +159,8 @@ struct prefill_work {
   }
 };
 
-/// Balance factors of the sequences whose first page this call makes: a CTA a sequence and head, four threads a channel.
+/// Balance factors of the sequences whose first page this call makes: a CTA a sequence and head, four threads a
+/// channel.
 template <class Key, int Dim, int PageTokens, class Work>
 __launch_bounds__(4 * Dim) __global__ void factors_kernel(__grid_constant__ Work const work) {
   __shared__ factor_storage<Dim, 4> storage;
@@ -189,15 +191,15 @@ __launch_bounds__(256) __global__ void exact_rows_kernel(__grid_constant__ Work 
 
 }  // namespace detail
 
-/// Appends the new rows of a batch and commits, for one layer: pages are quantized row by row straight from the input where
-/// they lie in it, from the ring where they began before; what stays exact goes to window and sinks. begin_step_async has
-/// counted the rows (row j of the m of sequence i has position length[i] - m + j), end_step_async moves the histories after
-/// the last layer. Pages, window, sinks and factors hold the bytes that append_async and commit_async leave, in whatever
-/// runs the tokens come. A run may be longer than the ring. Rows are rounded once to the window's element type.
-/// One launch; a small one before it where keys are balanced; a small one after it where a run may be longer than what the
-/// ring has room for. Reads each new row once, writes each page once.
-/// Stream-ordered; allocates nothing, and the grid depends on capacities alone (sequences.count, max_rows, kv_heads,
-/// window.rows): graphs may capture it, and lengths, histories, tables, slots, row offsets and rows may change.
+/// Appends the new rows of a batch and commits, for one layer: pages are quantized row by row straight from the input
+/// where they lie in it, from the ring where they began before; what stays exact goes to window and sinks.
+/// begin_step_async has counted the rows (row j of the m of sequence i has position length[i] - m + j), end_step_async
+/// moves the histories after the last layer. Pages, window, sinks and factors hold the bytes that append_async and
+/// commit_async leave, in whatever runs the tokens come. A run may be longer than the ring. Rows are rounded once to
+/// the window's element type. One launch; a small one before it where keys are balanced; a small one after it where a
+/// run may be longer than what the ring has room for. Reads each new row once, writes each page once. Stream-ordered;
+/// allocates nothing, and the grid depends on capacities alone (sequences.count, max_rows, kv_heads, window.rows):
+/// graphs may capture it, and lengths, histories, tables, slots, row offsets and rows may change.
 ///
 /// cudaErrorInvalidValue: what commit_async refuses; null rows; rows that are not 16-byte aligned; dims other than Dim.
 template <kv_format Key, kv_format Value, int Dim, element W, element T>

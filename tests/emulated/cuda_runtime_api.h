@@ -1,8 +1,8 @@
 #pragma once
 
-// A CUDA runtime for tests without a GPU: memory is the host's, a stream is its caller, a captured graph is a list of what
-// to do, and a launch runs its blocks one after the other, every thread a fiber (emulator.hpp). Checks what a kernel
-// computes; it has no memory model, so no race shows here.
+// A CUDA runtime for tests without a GPU: memory is the host's, a stream is its caller, a captured graph is a list of
+// what to do, and a launch runs its blocks one after the other, every thread a fiber (emulator.hpp). Checks what a
+// kernel computes; it has no memory model, so no race shows here.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

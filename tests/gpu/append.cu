@@ -59,8 +59,8 @@ struct shape {
   bool null_ids = false;    // no arrays of slots and records
 };
 
-/// Windows, side records and new rows of a batch, on the host and on the device, with bytes between all rows that nobody
-/// may touch; the loop that the device is compared with.
+/// Windows, side records and new rows of a batch, on the host and on the device, with bytes between all rows that
+/// nobody may touch; the loop that the device is compared with.
 template <class Types>
 class batch {
   using T = typename Types::in;

@@ -48,8 +48,8 @@ struct differences {
   [[nodiscard]] double cost() const { return host_d == 0 ? 0 : device_d / host_d - 1; }
 };
 
-/// The memory of layers that the device writes, and the tokens it is given. Everything is poisoned first; ids, slots and
-/// records are in no order; ids of pages that the lengths do not call for are out of range.
+/// The memory of layers that the device writes, and the tokens it is given. Everything is poisoned first; ids, slots
+/// and records are in no order; ids of pages that the lengths do not call for are out of range.
 template <class Key, class Value>
 class written_cache {
  public:
@@ -400,8 +400,8 @@ class written_cache {
     for (int which = 0; which < 2; ++which) {
       std::vector<double> k(at(page_tokens * dim)), v(at(page_tokens * dim));
       codec.decode_unit(which == 0 ? unit : expected.data(), factors, k.data(), v.data());
-      // Errors over the power of what is coded: the residual of centered keys, the row of others. (Over the power of the
-      // row, one small token of a page with a large mean would outweigh all.)
+      // Errors over the power of what is coded: the residual of centered keys, the row of others. (Over the power of
+      // the row, one small token of a page with a large mean would outweigh all.)
       auto const add = [&](std::vector<double> const& decoded, std::vector<std::vector<half>> const& source, int s,
                            bool residual, double& power) {
         auto const value = [&](int t, int c) {

@@ -28,9 +28,9 @@ struct decode_arguments {
   std::uint32_t one;  // half2(1, 1)
 };
 
-/// One CTA of the decode kernel. Its warps work in teams (split.hpp); a team goes through its spans: each warp takes its
-/// share of the span's exact rows, then of its pages, into one softmax state; the states of the team are merged, and the
-/// parts of a segment in the team that arrives last.
+/// One CTA of the decode kernel. Its warps work in teams (split.hpp); a team goes through its spans: each warp takes
+/// its share of the span's exact rows, then of its pages, into one softmax state; the states of the team are merged,
+/// and the parts of a segment in the team that arrives last.
 template <class Key, class Value, int Dim, int Columns, class T, class O>
 struct decode_block {
   using stream = page_stream<Key, Value, Dim, Columns, T>;
@@ -217,8 +217,8 @@ struct decode_block {
     return v;
   }
 
-  /// Joins the warps of the team; if the segment has other parts, publishes this one, and goes on in the team that comes
-  /// last; writes the segment's rows.
+  /// Joins the warps of the team; if the segment has other parts, publishes this one, and goes on in the team that
+  /// comes last; writes the segment's rows.
   __device__ void finish_span() {
     decode_span const& span = team().span;
     bool const alone = span.parts == 1;

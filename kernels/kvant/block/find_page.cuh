@@ -9,8 +9,8 @@ struct page_place {
   std::int32_t total = 0;                  // pages of all sequences
 };
 
-/// Which sequence has page `index` when the pages of all are numbered through, pages(i) of sequence i; sequence -1 where
-/// there are fewer. By all lanes of a warp, two sequences a lane at a time.
+/// Which sequence has page `index` when the pages of all are numbered through, pages(i) of sequence i; sequence -1
+/// where there are fewer. By all lanes of a warp, two sequences a lane at a time.
 template <class Pages>
 __device__ __forceinline__ page_place find_page(std::int32_t index, std::int32_t sequences, int lane, Pages pages) {
   page_place place;

@@ -19,8 +19,8 @@ struct factor_storage {
 };
 
 /// What the warps that code the centered keys of a unit share: sums of their rows and what is taken off the rows,
-///   coded row = (row - mean) * slope + shift: slope = sign of the rotation / balance factor, shift = what the stored mean
-///   leaves of the mean, turned back to channels (so that it needs no pass after the rotation)
+///   coded row = (row - mean) * slope + shift: slope = sign of the rotation / balance factor, shift = what the stored
+///   mean leaves of the mean, turned back to channels (so that it needs no pass after the rotation)
 /// once in fp32, and once as halves, where the shift has what the rounding of the mean leaves.
 template <int Dim, int Warps>
 struct centering_storage {
@@ -57,8 +57,8 @@ __device__ __forceinline__ void hadamard_in_slot_order(float (&x)[4], int lane) 
   in_lane(1), over_lanes(2), over_lanes(4), in_lane(2), over_lanes(1), over_lanes(8), over_lanes(16);
 }
 
-/// The mean from the partial sums, its rotation and what is stored of it, by one warp: writes the unit's header and what
-/// the warps share. `tokens` counts those that are not masked.
+/// The mean from the partial sums, its rotation and what is stored of it, by one warp: writes the unit's header and
+/// what the warps share. `tokens` counts those that are not masked.
 template <class Key, int Dim, int Warps>
 __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tokens, int lane, std::byte* header) {
   static_assert(Dim == 128, "center: head_dim 128");
@@ -123,7 +123,8 @@ __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tok
 }
 
 /// The balance factor of channel `c` from the rows of a sequence's first page: side_codec::make_factors, but that the
-/// squares are added in another order, in double. By a CTA of Groups times Dim threads, group j taking every Groups-th block of 16 tokens; bits(token) is the channel's value as half, of any token of the page.
+/// squares are added in another order, in double. By a CTA of Groups times Dim threads, group j taking every Groups-th
+/// block of 16 tokens; bits(token) is the channel's value as half, of any token of the page.
 template <class Key, int Dim, int PageTokens, int Groups, class Bits>
 __device__ __forceinline__ half make_factor(factor_storage<Dim, Groups>& s, int group, int c, int masked, Bits bits) {
   constexpr int blocks = PageTokens / 16, mine = blocks / Groups;

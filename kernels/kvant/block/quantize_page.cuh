@@ -93,9 +93,9 @@ struct page_quantizer {
   /// The first of the two tokens of a page that the lane loads.
   [[nodiscard]] __device__ __forceinline__ int first_token() const { return 16 * warp + (lane >> 2); }
 
-  /// Codes job after job: next(job, rows, n, lane, first_token()) sets job number n and where the lane's rows of it lie, or
-  /// returns false; factor_bits(sequence, token, channel) is an element of a sequence's first page. By all threads of the
-  /// CTA. The rows of a job are asked for while the one before is coded.
+  /// Codes job after job: next(job, rows, n, lane, first_token()) sets job number n and where the lane's rows of it
+  /// lie, or returns false; factor_bits(sequence, token, channel) is an element of a sequence's first page. By all
+  /// threads of the CTA. The rows of a job are asked for while the one before is coded.
   template <class Next, class FactorBits>
   __device__ __forceinline__ void run(Next next, FactorBits factor_bits) const {
     if (!request(0, next)) return;

@@ -25,17 +25,17 @@ template <int Dim, int Columns>
 struct byte_columns {
   alignas(16) uint2 at[Columns == 4 ? 1 : 2][Dim / 32][32];
 };
-/// The same bytes as operand A: rows g and g + 8 are the high and middle parts of query g; with 4 columns rows 4 + g are
-/// the low part, with 8 the second set has it.
+/// The same bytes as operand A: rows g and g + 8 are the high and middle parts of query g; with 4 columns rows 4 + g
+/// are the low part, with 8 the second set has it.
 template <int Dim, int Columns>
 struct byte_rows {
   static constexpr int sets = Columns == 4 ? 1 : 2;
   alignas(16) uint4 at[sets][Dim / 32][32];
 };
 
-/// The queries of a segment, one a column, as a warp's operands: as they came, and rotated, both divided by a power of two
-/// that brings the largest entry to [0.5, 1). Channels stand in the order of positions (layout/slot_order.hpp), so that
-/// four neighbours are what a lane needs in a step.
+/// The queries of a segment, one a column, as a warp's operands: as they came, and rotated, both divided by a power of
+/// two that brings the largest entry to [0.5, 1). Channels stand in the order of positions (layout/slot_order.hpp), so
+/// that four neighbours are what a lane needs in a step.
 template <class Key, int Dim, int Columns>
 struct query_storage {
   static constexpr bool bytes = has_byte_unpack<codec_of<Key>>;

@@ -7,9 +7,9 @@
 
 namespace kvant::inline v0::detail {
 
-/// 16 rows of 128 halves in shared memory on their way to one warp, which alone reads and writes them. Chunk j (16 bytes)
-/// of row r lies at chunk j ^ order(r) of the row: the rows of an ldmatrix, and the two rows that a quarter of a warp
-/// loads, meet no bank conflict.
+/// 16 rows of 128 halves in shared memory on their way to one warp, which alone reads and writes them. Chunk j (16
+/// bytes) of row r lies at chunk j ^ order(r) of the row: the rows of an ldmatrix, and the two rows that a quarter of a
+/// warp loads, meet no bank conflict.
 struct staged_rows {
   std::uint32_t base;  // shared address
   static constexpr int bytes = 16 * 256;
@@ -49,8 +49,8 @@ struct staged_rows {
         ptx::store_shared((first ^ (static_cast<std::uint32_t>(c) << 6)) + 2048 * r, &x[r][4 * c]);
   }
 
-  /// sum[channel] <- the sum of the 16 rows, on the tensor cores: X^T 1. Exact to fp32's rounding, no more; a channel that
-  /// is not finite spoils no other.
+  /// sum[channel] <- the sum of the 16 rows, on the tensor cores: X^T 1. Exact to fp32's rounding, no more; a channel
+  /// that is not finite spoils no other.
   __device__ __forceinline__ void sum(float* to, int lane) const {
     int const row = (lane & 7) + 8 * (lane >> 4), odd = (lane >> 3) & 1;
 #pragma unroll

@@ -2,8 +2,8 @@
 
 namespace kvant::inline v0::tuning {
 
-/// The shape of the quantizer's launches: CTAs of 128 threads (page_quantizer::threads), each coding unit after unit while
-/// the next one's rows are on their way, so no more of them than run at once on an H200.
+/// The shape of the quantizer's launches: CTAs of 128 threads (page_quantizer::threads), each coding unit after unit
+/// while the next one's rows are on their way, so no more of them than run at once on an H200.
 template <int CtasPerSm>
 struct quantize {
   static constexpr int ctas_per_sm = CtasPerSm, most_ctas = 132 * CtasPerSm;

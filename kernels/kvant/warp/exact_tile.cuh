@@ -10,8 +10,9 @@
 
 namespace kvant::inline v0::detail {
 
-/// Scores and output of 16 exact rows of T, half or bfloat16 (window, sinks, exact pages), read straight into the fragments' registers: 16
-/// bytes a load, four neighbouring lanes 64 bytes of a row of keys, eight lanes 128 bytes of a row of values.
+/// Scores and output of 16 exact rows of T, half or bfloat16 (window, sinks, exact pages), read straight into the
+/// fragments' registers: 16 bytes a load, four neighbouring lanes 64 bytes of a row of keys, eight lanes 128 bytes of a
+/// row of values.
 ///
 /// Keys, tokens as rows: the queries follow the order of positions (layout/slot_order.hpp). Values, channels as rows:
 /// output row 16k + g + 8h is channel exact_channel of it (warp/rotate.cuh).

@@ -29,8 +29,8 @@ struct float_accumulator {
   }
 };
 
-/// The product of a page mean with the rotated queries, 127 q * mean / mean scale, exact in int32: with means many times
-/// the residual, a query rounded to fp16 would not do. The queries are A, and every column of B is the mean.
+/// The product of a page mean with the rotated queries, 127 q * mean / mean scale, exact in int32: with means many
+/// times the residual, a query rounded to fp16 would not do. The queries are A, and every column of B is the mean.
 template <int Dim, int Columns, int Own = Columns == 4 ? 1 : 2>
 __device__ __forceinline__ void mean_product(byte_rows<Dim, Columns> const& queries, std::byte const* bytes, int lane,
                                              float (&m)[Own]) {

@@ -61,9 +61,9 @@ struct piece_list {
   }
 };
 
-/// A warp's pages, brought into its ring ahead of its work, across spans. A stage is a tile, with the header of its page
-/// where a piece begins. Units are multiples of 16 bytes, but copies begin at the multiple of 128 before (bulk_ring), so a
-/// stage begins with up to 112 bytes of something else.
+/// A warp's pages, brought into its ring ahead of its work, across spans. A stage is a tile, with the header of its
+/// page where a piece begins. Units are multiples of 16 bytes, but copies begin at the multiple of 128 before
+/// (bulk_ring), so a stage begins with up to 112 bytes of something else.
 template <class Key, class Value, int Dim, int Columns, class T>
 class page_stream : public piece_list<T> {
   using layout_type = page_layout<Key, Value>;
@@ -74,8 +74,8 @@ class page_stream : public piece_list<T> {
   static_assert(page_tiles < 16 && (page_tiles & (page_tiles - 1)) == 0);
   static constexpr int slack = header_bytes % 128 == 0 ? 0 : 112;
   static constexpr int tail_header = slack + tile_bytes;  // where a header lies that is not in front of its tile
-  // The place of a tile in its stage: where it begins, / 16; whether the page's header came with it; and whether that is
-  // apart, behind the tile, instead of in front of it.
+  // The place of a tile in its stage: where it begins, / 16; whether the page's header came with it; and whether that
+  // is apart, behind the tile, instead of in front of it.
   static constexpr std::uint32_t place_mask = 31, header_apart = 32, with_header = 64;
   static_assert((slack + header_bytes) / 16 <= place_mask);
   using ring = bulk_ring<stages, (slack + tile_bytes + header_bytes + 127) / 128 * 128>;

@@ -9,8 +9,8 @@
 // One instruction a function. Lane 4g + t of a warp, g = 0..7, t = 0..3.
 namespace kvant::inline v0::ptx {
 
-/// Byte permute: nibble i of `selector` picks byte i of the result out of the eight bytes b:a; its top bit asks for eight
-/// times that byte's sign instead.
+/// Byte permute: nibble i of `selector` picks byte i of the result out of the eight bytes b:a; its top bit asks for
+/// eight times that byte's sign instead.
 KVANT_HD inline std::uint32_t prmt(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t r;

@@ -21,9 +21,9 @@ struct fragment_quantize;
 
 /// The cell of |z| (which magnitude of the codebook is nearest) as a polynomial evaluated in fp16, z of rms `rms`:
 ///   start + coefficient(1) a + ... + coefficient(degree) a^degree,  a = min(|z|, largest magnitude)
-/// is less than 128 and at least 64, so its mantissa counts sixteenths: the cell lies in bits 4 to 6. The coefficients are
-/// the least-squares fit to the cell boundaries, weighted by what moving a boundary costs in D; against exact boundaries,
-/// the share of codes that move by one and the cost in D (normal z, fp16 arithmetic included):
+/// is less than 128 and at least 64, so its mantissa counts sixteenths: the cell lies in bits 4 to 6. The coefficients
+/// are the least-squares fit to the cell boundaries, weighted by what moving a boundary costs in D; against exact
+/// boundaries, the share of codes that move by one and the cost in D (normal z, fp16 arithmetic included):
 ///   4 bits: 0.16 % and 0.005 %;  3 bits: 0.06 % and less than 0.001 %
 /// tests/cuda/quantizer_cells.cu recomputes all of it.
 template <int Bits>

@@ -15,9 +15,9 @@ namespace kvant::inline v0::detail {
 template <int Dim>
 using row_pairs = std::uint32_t[2][Dim / 8];
 
-/// The squared norms of rows g and g + 8, in all lanes 4g + t: diagonals of X X^T. Two registers of one row take the places
-/// of rows g and g + 8 of A, so that no register moves; what is off the diagonal is thrown away. A row that is not finite
-/// gives what is not finite, and spoils no other.
+/// The squared norms of rows g and g + 8, in all lanes 4g + t: diagonals of X X^T. Two registers of one row take the
+/// places of rows g and g + 8 of A, so that no register moves; what is off the diagonal is thrown away. A row that is
+/// not finite gives what is not finite, and spoils no other.
 template <int Dim>
 __device__ __forceinline__ void squared_norms(row_pairs<Dim> const& x, int lane, float (&norm)[2]) {
   float c[2][2][4] = {};
@@ -46,7 +46,8 @@ __device__ void make_finite(row_pairs<Dim>& x) {
     }
 }
 
-/// The signs of a randomized rotation for the pairs of lane t: bit i for the first of pair i, bit 16 + i for the second.
+/// The signs of a randomized rotation for the pairs of lane t: bit i for the first of pair i, bit 16 + i for the
+/// second.
 template <class Rotation, int Dim>
 __device__ __forceinline__ std::uint32_t sign_bits(int t) {
   static_assert(Dim == 128, "sign_bits: head_dim 128");
@@ -100,8 +101,9 @@ struct row_quantizer {
 
   std::uint32_t y[steps][4];
 
-  /// y <- H x in fragment order: an mma with H_16 over the slots of a fragment, butterflies over the fragments. Keys are
-  /// X H, values H X^T, so either comes out as its page wants it. x: the rows times s; operand(s): operand_registers.
+  /// y <- H x in fragment order: an mma with H_16 over the slots of a fragment, butterflies over the fragments. Keys
+  /// are X H, values H X^T, so either comes out as its page wants it. x: the rows times s; operand(s):
+  /// operand_registers.
   template <class Operand>
   __device__ __forceinline__ void rotate(row_pairs<Dim> const& x, Operand operand) {
 #pragma unroll
@@ -131,8 +133,8 @@ struct row_quantizer {
           }
   }
 
-  /// Words and scalars of what was rotated. norm: <row, row>; inverse: 1 / (sqrt(Dim) s), both of rows g and g + 8 in all
-  /// lanes 4g + t.
+  /// Words and scalars of what was rotated. norm: <row, row>; inverse: 1 / (sqrt(Dim) s), both of rows g and g + 8 in
+  /// all lanes 4g + t.
   __device__ __forceinline__ void code(float const (&norm)[2], float const (&inverse)[2], std::uint32_t one, int lane) {
     std::uint32_t codes[steps];
 #pragma unroll
@@ -168,7 +170,8 @@ struct row_quantizer {
     for (int r = 0; r < 2; ++r) scalar[r] = fit(norm[r], odd ? c[r][3] : c[r][2], odd ? c[r][1] : c[r][0], inverse[r]);
   }
 
-  /// Sums over the dims of a lane in fp16 by fours, then in fp32; then over lanes, each step halving the tokens of a lane.
+  /// Sums over the dims of a lane in fp16 by fours, then in fp32; then over lanes, each step halving the tokens of a
+  /// lane.
   __device__ __forceinline__ void fit_values(std::uint32_t const (&codes)[steps], float const (&norm)[2],
                                              float const (&inverse)[2], std::uint32_t one, int lane) {
     float xl[2][2] = {}, ll[2][2] = {};  // [token / 8][token % 2]

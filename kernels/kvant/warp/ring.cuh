@@ -8,8 +8,8 @@
 namespace kvant::inline v0 {
 
 /// A warp's private ring of shared-memory stages, filled by bulk copies that complete on the stage's mbarrier (sm_90).
-/// Stages are filled and read in turn; the stage that is released is the next to be filled. Stages begin at multiples of
-/// 128 bytes, and so should what is copied: the copy engine moves other bytes some 12 % more slowly.
+/// Stages are filled and read in turn; the stage that is released is the next to be filled. Stages begin at multiples
+/// of 128 bytes, and so should what is copied: the copy engine moves other bytes some 12 % more slowly.
 template <int Stages, int StageBytes>
 struct bulk_ring {
   static_assert(StageBytes % 128 == 0, "bulk_ring: a stage must be a multiple of 128 bytes");

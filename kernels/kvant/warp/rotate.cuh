@@ -6,8 +6,8 @@
 
 namespace kvant::inline v0::detail {
 
-// Rotations of 128 channels within a warp, in fp32. A permutation of slots that permutes the bits of the index leaves the
-// Hadamard matrix alone, so positions serve as slots here (layout/slot_order.hpp).
+// Rotations of 128 channels within a warp, in fp32. A permutation of slots that permutes the bits of the index leaves
+// the Hadamard matrix alone, so positions serve as slots here (layout/slot_order.hpp).
 
 /// Bit i set: the rotation turns the sign of channel 32 word + i.
 template <class Rotation>
@@ -73,8 +73,8 @@ __host__ __device__ constexpr int exact_channel(int row) {
 /// The output of exact values, out[k][2h + c] the channel exact_channel(16k + g + 8h) of column c, turned into the
 /// rotated basis in place: out[m][2h + c] is slot 16m + g + 8h, times `factor`.
 ///
-/// Channel bits are p6 p2 p1 = k, p0 = h, p5 = g0, p4 = g2, p3 = g1; slot bits are m = p6 p5 p2, h = p1, g = p4 p3 p0. So
-/// p5 and p0 change places (one shuffle for two registers), and only p4 and p3 need a butterfly over lanes.
+/// Channel bits are p6 p2 p1 = k, p0 = h, p5 = g0, p4 = g2, p3 = g1; slot bits are m = p6 p5 p2, h = p1, g = p4 p3 p0.
+/// So p5 and p0 change places (one shuffle for two registers), and only p4 and p3 need a butterfly over lanes.
 template <class Rotation, int Own>
 __device__ __forceinline__ void rotate_output_128(float (&out)[8][4], float factor, int lane) {
   static_assert(Rotation::rotates);

@@ -9,12 +9,13 @@ namespace kvant::inline v0::detail {
 /// Less than any score, and finite, so that differences of it are numbers.
 inline constexpr float no_score = -1e30f;
 
-/// One warp's online softmax over 8 columns of an mma. With 4 columns, column c is mma column 2c, and 2c + 1 carries the
-/// low part of the query (of probabilities: zero); a lane then has one column, else two. The output is transposed: rows
-/// are dims.
+/// One warp's online softmax over 8 columns of an mma. With 4 columns, column c is mma column 2c, and 2c + 1 carries
+/// the low part of the query (of probabilities: zero); a lane then has one column, else two. The output is transposed:
+/// rows are dims.
 ///
-/// A probability is kept as 2^(score + shift), scores in log2 units. The shift is 4 less the largest score so far and the
-/// exponent of the largest value scale, both allowed to lag behind, so that probability * value scale stays within fp16.
+/// A probability is kept as 2^(score + shift), scores in log2 units. The shift is 4 less the largest score so far and
+/// the exponent of the largest value scale, both allowed to lag behind, so that probability * value scale stays within
+/// fp16.
 template <int Dim, int Columns>
 struct softmax_state {
   static constexpr int own = Columns == 4 ? 1 : 2;     // columns of a lane: 2t + c, or t
@@ -38,8 +39,8 @@ struct softmax_state {
     for (int c = 0; c < own; ++c) shift[c] = -no_score, sum[c] = 0.f;
   }
 
-  /// Whether the warp's scores or value scales have run ahead: one vote a tile. largest: the lane's largest scores, log2
-  /// units; scales: its value scales, or zeros.
+  /// Whether the warp's scores or value scales have run ahead: one vote a tile. largest: the lane's largest scores,
+  /// log2 units; scales: its value scales, or zeros.
   [[nodiscard]] __device__ __forceinline__ bool is_behind(float const (&largest)[own], std::uint32_t scales,
                                                           bool or_else) const {
     bool ahead = or_else || largest[0] + shift[0] > limit || ptx::any_greater(scales, scale_limit);

@@ -68,7 +68,8 @@ template <class C>
 struct accumulators {
   C c[4];
 };
-/// D = A B + C over a warp: A of 16 rows, B of 8 columns; a register holds `per` neighbours of k, value(word, i) the i-th.
+/// D = A B + C over a warp: A of 16 rows, B of 8 columns; a register holds `per` neighbours of k, value(word, i) the
+/// i-th.
 template <int Per, class C, class Value>
 void multiply(C (&c)[4], std::uint32_t const (&a)[4], std::uint32_t b0, std::uint32_t b1, Value value) {
   fragments<C> mine{{a[0], a[1], a[2], a[3]}, {b0, b1}, {c[0], c[1], c[2], c[3]}};

@@ -10,8 +10,8 @@
 
 namespace kvant::inline v0 {
 
-/// The ring of kernels/kvant/warp/ring.cuh, copies done at once: a stage must receive what was announced, and must be read
-/// before it is filled again.
+/// The ring of kernels/kvant/warp/ring.cuh, copies done at once: a stage must receive what was announced, and must be
+/// read before it is filled again.
 template <int Stages, int StageBytes>
 struct bulk_ring {
   static_assert(StageBytes % 128 == 0, "bulk_ring: a stage must be a multiple of 128 bytes");
