@@ -35,7 +35,7 @@ template <class Key, class Value, int Dim, int Columns, class T, class O>
 struct decode_block {
   using stream = page_stream<Key, Value, Dim, Columns, T>;
   using page_tiles = typename stream::tile_type;
-  using exact_tiles = exact_tile<T, Dim, Columns>;
+  using exact_tiles = exact_tile<T, Dim, Columns, page_tiles::has_offset>;
   using state = softmax_state<Dim, Columns>;
   static constexpr int slot_floats = Dim * Columns, teams = Columns == 4 ? 4 : 2;
 

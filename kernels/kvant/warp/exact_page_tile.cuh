@@ -13,6 +13,7 @@ template <class T, int Dim, int Columns>
 struct exact_page_tile {
   using state = softmax_state<Dim, Columns>;
   static constexpr int tokens = exact_tile<T, Dim, Columns>::tokens;
+  static constexpr bool has_offset = false;
   static constexpr float out_unit = 1.f;
   exact_tile<T, Dim, Columns> rows;
 

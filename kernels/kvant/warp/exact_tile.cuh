@@ -16,7 +16,9 @@ namespace kvant::inline v0::detail {
 ///
 /// Keys, tokens as rows: the queries follow the order of positions (layout/slot_order.hpp). Values, channels as rows:
 /// output row 16k + g + 8h is channel exact_channel of it (warp/rotate.cuh).
-template <class T, int Dim, int Columns>
+///
+/// Tight: the state beside it leaves no registers, so the first values of bfloat16 wait until the keys are done with.
+template <class T, int Dim, int Columns, bool Tight = false>
 struct exact_tile {
   static_assert(Dim == 128, "exact_tile: head_dim 128");
   using state = softmax_state<Dim, Columns>;
@@ -65,10 +67,8 @@ struct exact_tile {
                                          word(k[1][step / 2], 2 * (step % 2) + 1)};
       ptx::mma(T{}, s, fragment, q.x, q.y);
     }
-    if constexpr (two)
-      load_values(0);
-    else
-      load_values(1);
+    if constexpr (two && Tight) __syncwarp();
+    load_values(two ? 0 : 1);
     float x[2][own], largest[own];
 #pragma unroll
     for (int c = 0; c < own; ++c) {

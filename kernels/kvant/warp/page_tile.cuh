@@ -43,6 +43,7 @@ struct page_tile {
   static constexpr int value_scale_offset =
       layout.template token_scalar_byte<side::value>(0, 0) - layout.header_bytes();
   static_assert(tokens == 32, "page_tile: tiles of 32 tokens");
+  static constexpr bool has_offset = value_unpack::offset != 0.f;
   static constexpr float out_unit = value_unpack::scale;  // what the output is to be multiplied by
 
   query_storage<Key, Dim, Columns> const& queries;
