@@ -28,8 +28,8 @@ struct layer_list {
 struct commit_options {
   std::int32_t window_tokens = 128;  // W: the newest tokens that stay exact
   std::int32_t kv_heads = 0;
-  std::int32_t max_pages =
-      1;  // what the grid is sized for: pages that a sequence commits in one step; more are served too
+  /// What the grid is sized for: pages that a sequence commits in one step; more are served too.
+  std::int32_t max_pages = 1;
   /// Device memory. Set to 1 + sequence where a page id that is to be written is out of range, in builds that define
   /// KVANT_DEBUG_PAGE_IDS. Such pages are not written in any build.
   std::int32_t* bad_page_id = nullptr;
