@@ -24,7 +24,7 @@ namespace detail {
 
 template <class Block, class T, class O>
 __launch_bounds__(cta_warps * 32, 1) __global__ void decode_kernel(__grid_constant__ decode_arguments<T, O> const a) {
-  Block block{a, *reinterpret_cast<typename Block::storage*>(ptx::dynamic_shared()), static_cast<int>(threadIdx.x / 32),
+  Block block{a, *reinterpret_cast<typename Block::storage*>(ptx::dynamic_shared()),
               static_cast<int>(threadIdx.x % 32)};
   block.run();
 }
@@ -82,12 +82,14 @@ template <kv_format Key, kv_format Value, int Dim, class T, class O>
     return cudaErrorInvalidValue;
   if (layer.sequences.count == 0) return cudaSuccess;
   double const scale = options.softmax_scale != 0 ? options.softmax_scale : 1 / std::sqrt(static_cast<double>(Dim));
+  std::int32_t const ratio = plan.shape.q_heads / plan.shape.kv_heads;
   detail::decode_arguments<T, O> const a{layer,
                                          queries,
                                          plan,
                                          output.out,
                                          output.log_sum_exp,
-                                         plan.shape.q_heads / plan.shape.kv_heads,
+                                         ratio,
+                                         (1u << 16) / static_cast<std::uint32_t>(ratio) + 1,
                                          static_cast<float>(scale * 1.4426950408889634),
                                          0x3c003c00u};
   if (plan.shape.columns() == 4)

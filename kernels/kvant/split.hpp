@@ -14,14 +14,15 @@ namespace kvant::inline v0 {
 inline constexpr int cta_warps = 16, exact_tile_rows = 16, exact_tile_units = 2;
 
 /// What a team's going on to another segment costs it (queries, a merge), in units.
-inline constexpr int segment_overhead_units = 40;
+inline constexpr int segment_overhead_units = 64;
 
-/// The tiles of a segment.
+/// The tiles of a segment, and what tells where they lie.
 struct segment_work {
   std::int32_t exact = 0, tiles = 0;
+  std::int32_t length = 0, history = 0;  // of the sequence
   [[nodiscard]] KVANT_HD constexpr std::int32_t units() const { return exact_tile_units * exact + tiles; }
   /// Its length in the list of all segments: where it has units, they are followed by the overhead.
-  [[nodiscard]] KVANT_HD constexpr std::int32_t length() const {
+  [[nodiscard]] KVANT_HD constexpr std::int32_t listed() const {
     return units() == 0 ? 0 : units() + segment_overhead_units;
   }
 };
@@ -33,6 +34,7 @@ struct decode_span {
   std::int32_t tiles_begin = 0, tiles_end = 0;
   std::int32_t part = 0, parts = 1;  // of the segment's teams
   std::int32_t first_team = 0;       // of the segment
+  std::int32_t length = 0, history = 0;
 };
 
 /// The cut itself.
@@ -66,28 +68,42 @@ struct work_split {
     return team_warps == 16 ? ctas : team_warps == 8 ? 2 * ctas : 4 * ctas;
   }
 
-  /// The cut expected to end first. segments: all, of length `total`, the largest of `largest` units; page_tiles: tiles
-  /// of a page; least_team: 4 or 8 warps.
-  KVANT_HD static constexpr work_split choose(std::int32_t segments, std::int32_t total, std::int32_t largest,
-                                              std::int32_t ctas, std::int32_t page_tiles, std::int32_t least_team) {
-    work_split best;
-    best.granule = total >= ctas * cta_warps * 2 * page_tiles ? page_tiles : 1;
-    best.share = best.rounded(most(1, ceil_div(total, ctas)));
-    std::int32_t cost = best.share + 3 * segment_overhead_units;  // most teams have a part of one more segment
-    for (std::int32_t warps = cta_warps; warps >= least_team; warps /= 2) {
-      work_split s = best;
-      s.team_warps = warps;
-      s.whole = segments > 0 ? quotient(s.teams(ctas), segments) : 0;
-      if (s.whole == 0) continue;
-      // Half a tile a warp: fewer would only make more parts to merge.
-      s.whole = least(s.whole, most(1, ceil_div(largest, warps / 2)));
-      s.share = 0;
-      // Parts are merged one after the other, by the team that comes last.
-      std::int32_t const s_cost = s.part_units(largest) * (warps == 16  ? 1
-                                                           : warps == 8 ? 2
-                                                                        : 4) +
-                                  segment_overhead_units + (s.whole > 1 ? s.whole : 0);
-      if (s_cost < cost) best = s, cost = s_cost;
+  /// What there is to cut.
+  struct amount {
+    std::int32_t segments = 0, total = 0, largest = 0;  // all, their length in units, units of the largest
+    std::int32_t ctas = 1, page_tiles = 1;              // page_tiles: tiles of a page
+    std::int32_t least_team = 4;                        // 4 or 8 warps
+  };
+  static constexpr std::int32_t candidates = 4, never = 0x7fffffff;
+
+  /// Cut `which` of the candidates: one list for teams of 16 warps, then whole segments for teams of 16, 8 and 4. cost:
+  /// units until the last team ends, `never` where it cannot be.
+  KVANT_HD static constexpr work_split candidate(std::int32_t which, amount const& all, std::int32_t& cost) {
+    work_split s;
+    s.granule = all.total >= all.ctas * cta_warps * 2 * all.page_tiles ? all.page_tiles : 1;
+    if (which == 0) {
+      s.share = s.rounded(most(1, ceil_div(all.total, all.ctas)));
+      cost = s.share + 3 * segment_overhead_units;  // most teams have a part of one more segment
+      return s;
+    }
+    std::int32_t const of_cta = 1 << (which - 1);
+    cost = never;
+    s.share = 0, s.team_warps = cta_warps >> (which - 1);
+    s.whole = all.segments > 0 && s.team_warps >= all.least_team ? quotient(of_cta * all.ctas, all.segments) : 0;
+    if (s.whole == 0) return s;
+    // Half a tile a warp: fewer would only make more parts to join, which the team that comes last does, 16 at a time.
+    s.whole = least(s.whole, most(1, ceil_div(all.largest, s.team_warps / 2)));
+    cost = s.part_units(all.largest) * of_cta + segment_overhead_units + (s.whole > 1 ? (s.whole + 15) / 16 * 8 : 0);
+    return s;
+  }
+  /// The candidate expected to end first.
+  [[nodiscard]] KVANT_HD static constexpr work_split choose(amount const& all) {
+    std::int32_t cost = never;
+    work_split best = candidate(0, all, cost);
+    for (std::int32_t which = 1; which < candidates; ++which) {
+      std::int32_t other_cost = never;
+      work_split const other = candidate(which, all, other_cost);
+      if (other_cost < cost) best = other, cost = other_cost;
     }
     return best;
   }
@@ -101,20 +117,22 @@ struct work_split {
   [[nodiscard]] KVANT_HD constexpr decode_span span(std::int32_t team, std::int32_t sequence, std::int32_t head,
                                                     std::int32_t begin, segment_work work) const {
     decode_span s;
-    s.sequence = sequence, s.head = head;
-    std::int32_t const units = work.units();
-    std::int32_t from, to;
+    s.sequence = sequence, s.head = head, s.length = work.length, s.history = work.history;
     if (whole > 0) {
-      std::int32_t const each = part_units(units);
-      s.part = team - quotient(team, whole) * whole, s.parts = most(1, ceil_div(units, each)),
-      s.first_team = team - s.part;
-      from = s.part * each, to = from + each;
-    } else {
-      s.first_team = quotient(begin, share);
-      s.part = team - s.first_team, s.parts = quotient(begin + most(1, units) - 1, share) - s.first_team + 1;
-      from = team * share - begin, to = from + share;
+      // Exact rows and pages are shared out apart: each is a round of loads that a team's warps go through together.
+      std::int32_t const most_parts = most(1, ceil_div(work.units(), part_units(work.units())));
+      std::int32_t const exact = ceil_div(work.exact, most_parts), tiles = rounded(ceil_div(work.tiles, most_parts));
+      s.parts = most(1, most(exact > 0 ? ceil_div(work.exact, exact) : 0, tiles > 0 ? ceil_div(work.tiles, tiles) : 0));
+      s.part = team - quotient(team, whole) * whole, s.first_team = team - s.part;
+      s.exact_begin = least(work.exact, s.part * exact), s.exact_end = least(work.exact, s.exact_begin + exact);
+      s.tiles_begin = least(work.tiles, s.part * tiles), s.tiles_end = least(work.tiles, s.tiles_begin + tiles);
+      return s;
     }
-    from = most(0, least(units, from)), to = most(from, least(units, to));
+    std::int32_t const units = work.units();
+    s.first_team = quotient(begin, share);
+    s.part = team - s.first_team, s.parts = quotient(begin + most(1, units) - 1, share) - s.first_team + 1;
+    std::int32_t const from = most(0, least(units, team * share - begin)),
+                       to = most(from, least(units, team * share - begin + share));
     // A tile belongs to the team that has its first unit.
     std::int32_t const exact_units = exact_tile_units * work.exact;
     s.exact_begin = (least(from, exact_units) + exact_tile_units - 1) / exact_tile_units;

@@ -206,6 +206,11 @@ T __reduce_max_sync(unsigned, T x) {
   return emulated::block::running->meet<T>(
       x, [](T const* in, T* out) { std::fill_n(out, 32, *std::max_element(in, in + 32)); });
 }
+template <class T>
+T __reduce_min_sync(unsigned, T x) {
+  return emulated::block::running->meet<T>(
+      x, [](T const* in, T* out) { std::fill_n(out, 32, *std::min_element(in, in + 32)); });
+}
 inline void __syncwarp() { __ballot_sync(~0u, true); }
 inline void __syncthreads() { emulated::block::running->barrier_of_all(); }
 inline void __threadfence() {}

@@ -21,11 +21,12 @@ struct decode_arguments {
   layer_view<T> layer;
   queries_view<T> queries;
   decode_plan plan;
-  O* out;              // [rows, q heads, dim]
-  float* log_sum_exp;  // [rows, q heads] or null
-  std::int32_t ratio;
-  float scale;        // softmax scale * log2(e)
-  std::uint32_t one;  // half2(1, 1)
+  O* out;                       // [rows, q heads, dim]
+  float* log_sum_exp;           // [rows, q heads] or null
+  std::int32_t ratio;           // q heads of a kv head
+  std::uint32_t inverse_ratio;  // 2^16 / ratio + 1
+  float scale;                  // softmax scale * log2(e)
+  std::uint32_t one;            // half2(1, 1)
 };
 
 /// One CTA of the decode kernel. Its warps work in teams (split.hpp); a team goes through its spans: each warp takes
@@ -42,26 +43,30 @@ struct decode_block {
   struct team_storage {
     query_storage<Key, Dim, Columns> queries;
     decode_span span, next;
-    float2 total[Columns];
-    int last;
+    float2 total[Columns];  // of what is joined: maximum and sum
+    float kept[Columns];
   };
   struct storage {
     typename stream::stages_storage stages[cta_warps];
     typename stream::queue_storage queues[cta_warps];
     alignas(16) float slot[cta_warps][slot_floats];
-    float2 states[cta_warps][Columns];
+    alignas(16) float2 states[cta_warps][Columns];
+    decode_plan::team_work work[teams];
     team_storage team[teams];
-    int team_warps[cta_warps];
   };
 
   decode_arguments<T, O> const& a;
   storage& s;
-  int const warp, lane;
+  int const lane;
 
-  // Of the warp's team; in shared memory, because registers are for the loop over tiles.
-  [[nodiscard]] __device__ __forceinline__ int team_warps() const { return s.team_warps[warp]; }
-  [[nodiscard]] __device__ __forceinline__ int place() const { return warp & (team_warps() - 1); }
-  [[nodiscard]] __device__ __forceinline__ int first_warp() const { return warp & -team_warps(); }
+  // Of the warp and its team; made or read anew each time, because registers are for the loop over tiles.
+  [[nodiscard]] __device__ __forceinline__ int warp() const { return ptx::fresh_thread_x() / 32; }
+  [[nodiscard]] __device__ __forceinline__ decode_plan::team_work const& work() const {
+    return s.work[warp() / (cta_warps / teams)];
+  }
+  [[nodiscard]] __device__ __forceinline__ int team_warps() const { return work().split.team_warps; }
+  [[nodiscard]] __device__ __forceinline__ int place() const { return warp() & (team_warps() - 1); }
+  [[nodiscard]] __device__ __forceinline__ int first_warp() const { return warp() & -team_warps(); }
   [[nodiscard]] __device__ __forceinline__ int thread() const { return 32 * place() + lane; }
   [[nodiscard]] __device__ __forceinline__ team_storage& team() const {
     return s.team[first_warp() / (cta_warps / teams)];
@@ -69,26 +74,35 @@ struct decode_block {
   __device__ __forceinline__ void sync_team() const { ptx::barrier(1 + first_warp() / 4, 32 * team_warps()); }
 
   __device__ void run() {
-    stream pages(a.layer, a.plan, s.stages[warp], s.queues[warp], lane);
-    wait_for_previous_launch();
-    if (pages.work().empty_sequences != 0) zero_empty_sequences(a);
-    if (pages.work().team < 0) return;
-    if (lane == 0) s.team_warps[warp] = pages.work().split.team_warps;
-    __syncwarp();
-    query_lane<T> query = load_query_of(pages.work().first);
-    if (thread() == 0) team().span = pages.work().first;
-    prefetch_exact(pages.work().first);
-    pages.begin(team_warps(), place());
+    stream pages(a.layer, a.plan, work(), s.stages[warp()], s.queues[warp()], lane);
+    wait_for_previous_launch(a);
+    // The last CTA has the first teams: a segment's first part waits for the others.
+    unsigned const block = gridDim.x - 1 - blockIdx.x;
+    constexpr int vectors = sizeof(decode_plan::team_work) / sizeof(uint4);
+    if (threadIdx.x < teams * vectors)
+      reinterpret_cast<uint4*>(s.work)[threadIdx.x] = reinterpret_cast<uint4 const*>(
+          a.plan.work + 4 * block + 4 / teams * (threadIdx.x / vectors))[threadIdx.x % vectors];
+    __syncthreads();
+    if (work().empty_sequences != 0) zero_empty_sequences(a);
+    if (work().team < 0) return;
+    // Behind a ring's worth of copies stands a queue of microseconds at the memory, for data and instructions alike: what
+    // comes before the first page is asked for before its copies, and exact rows are gone through with one on its way.
+    query_lane<T> query = load_query_of(work().first);
+    if (thread() == 0) team().span = work().first;
+    pages.look_up_first(team_warps(), place());
+    prefetch_exact(work().first);
+    pages.request_first(work().first.exact_begin < work().first.exact_end ? stream::early : stream::ahead);
     while (true) {
       if (place() < Columns) store_query(team().queries, place(), query, lane);
       sync_team();
       {
         state st;
         attend_exact(st);
+        if constexpr (stream::early < stream::ahead) pages.request_first(stream::ahead);
         page_tiles tile(team().queries, a.scale, a.one, lane);
         pages.attend(tile, st, team().span, team_warps(), place());
         tile.finish(st);
-        st.store(s.states[warp], s.slot[warp], lane);
+        st.store(s.states[warp()], s.slot[warp()], lane);
       }
       // What comes next is looked up while the warps meet.
       decode_span next = team().span;
@@ -104,32 +118,38 @@ struct decode_block {
     }
   }
 
+  /// Column c is head c % ratio of the segment's in row c / ratio.
+  [[nodiscard]] __device__ __forceinline__ std::int32_t row_of(int column) const {
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(column) * a.inverse_ratio >> 16);
+  }
   __device__ __forceinline__ query_lane<T> load_query_of(decode_span const& span) const {
     std::int32_t const from = a.queries.first_row(span.sequence);
-    std::int32_t const rows = a.queries.first_row(span.sequence + 1) - from, row = place() / a.ratio;
+    std::int32_t const rows = a.queries.first_row(span.sequence + 1) - from, row = row_of(place());
     if (place() >= Columns || row >= rows) return {};
     half const* factors = nullptr;
     if constexpr (Key::is_balanced)
       factors = a.layer.side.factor(a.layer.sequences.record_of(span.sequence), span.head);
-    return load_query(a.queries.row(from + row, span.head * a.ratio + place() % a.ratio), factors, lane);
+    return load_query(a.queries.row(from + row, (span.head - row) * a.ratio + place()), factors, lane);
   }
 
   /// The exact rows of a segment: sinks, then window.
   struct exact_rows {
     side_records_view<T> const& side_records;
     window_view<T> const& window;
-    std::int32_t kept, from, total, ring_from;  // sinks; first position in the window; rows; window row of row 0
+    decode_span const& span;
+    std::int32_t kept, from, ring_from;  // sinks; first position in the window; window row of row 0
     std::byte const *sinks, *ring;
 
-    __device__ __forceinline__ exact_rows(layer_view<T> const& layer, std::int32_t b, std::int32_t h)
-        : side_records(layer.side), window(layer.window) {
+    __device__ __forceinline__ exact_rows(layer_view<T> const& layer, decode_span const& of)
+        : side_records(layer.side), window(layer.window), span(of) {
       auto const& seq = layer.sequences;
-      std::int32_t const length = seq.length[b];
-      kept = min(side_records.sinks, length), from = max(min(seq.history[b], length), kept);
-      total = kept + length - from, ring_from = from % window.rows - kept;
+      std::int32_t const length = span.length, b = span.sequence, h = span.head;
+      kept = min(side_records.sinks, length), from = max(min(span.history, length), kept);
+      ring_from = from % window.rows - kept;
       sinks = reinterpret_cast<std::byte const*>(side_records.sink(seq.record_of(b), side::key, h, 0));
       ring = reinterpret_cast<std::byte const*>(window.ring_row(seq.slot_of(b), side::key, h, 0));
     }
+    [[nodiscard]] __device__ __forceinline__ std::int32_t total() const { return kept + span.length - from; }
     [[nodiscard]] __device__ __forceinline__ std::byte const* row(side which, std::int32_t i) const {
       bool const sink = i < kept;
       std::int32_t const in_ring = ring_from + i;
@@ -150,29 +170,26 @@ struct decode_block {
   __device__ __forceinline__ void prefetch_exact(decode_span const& span) const {
     std::int32_t const tile = first_exact_tile(span);
     if (tile >= span.exact_end) return;
-    exact_rows const rows(a.layer, span.sequence, span.head);
-    std::int32_t const i = min(exact_tile_rows * tile + (lane & 15), rows.total - 1);
+    exact_rows const rows(a.layer, span);
+    std::int32_t const i = min(exact_tile_rows * tile + (lane & 15), rows.total() - 1);
     std::byte const* const at = rows.row(lane < 16 ? side::key : side::value, i);
 #pragma unroll
     for (int line = 0; line < Dim * static_cast<int>(sizeof(T)); line += 128) ptx::prefetch(at + line);
   }
 
   __device__ __forceinline__ void attend_exact(state& st) const {
-    std::int32_t const end = team().span.exact_end;
     std::int32_t tile = first_exact_tile(team().span);
-    if (tile >= end) return;
-    int const stride = team_warps(), b = team().span.sequence;
-    std::int32_t const rows_of_query = a.queries.first_row(b + 1) - a.queries.first_row(b);
-    std::int32_t const newest = a.layer.sequences.length[b] - rows_of_query;  // what query row 0 sees last
-    exact_rows const rows(a.layer, b, team().span.head);
+    if (tile >= team().span.exact_end) return;
+    int const b = team().span.sequence;
+    // What query row 0 sees last.
+    std::int32_t const newest = team().span.length - (a.queries.first_row(b + 1) - a.queries.first_row(b));
+    exact_rows const rows(a.layer, team().span);
     exact_tiles exact(team().queries, a.scale, lane);
-    for (; tile < end; tile += stride) {
+    for (; tile < team().span.exact_end; tile += team_warps()) {
       std::int32_t const first = exact_tile_rows * tile;
       exact.attend(
-          st, min(exact_tile_rows, rows.total - first), [&](side which, int i) { return rows.row(which, first + i); },
-          [&](int i, int column) {
-            return rows_of_query == 1 || rows.position(first + i) <= newest + column / a.ratio;
-          });
+          st, min(exact_tile_rows, rows.total() - first), [&](side which, int i) { return rows.row(which, first + i); },
+          [&](int i, int column) { return rows.position(first + i) <= newest + row_of(column); });
     }
     exact.template join_pages<Value>(st, page_tiles::out_unit);
   }
@@ -192,103 +209,157 @@ struct decode_block {
 
   // ---- merging ----
 
-  /// Joins n partial values of one element by their states; load(i) is (-shift, sum, value). Leaves the joined state.
-  template <class Load>
-  static __device__ __forceinline__ float join(int n, Load load, float2& total) {
-    constexpr int ahead = 8;
-    float m = 2 * no_score, l = 0.f, v = 0.f;
-#pragma unroll 1
-    for (int i = 0; i < n; i += ahead) {
-      float3 part[ahead];
+  // A thread has four neighbours of a slot, which are of two columns. Larger teams than the smallest have several such
+  // groups of threads: they take every groups()-th part.
+  static constexpr int quads = slot_floats / 4, quads_warps = quads / 32;
+  static_assert(quads_warps == cta_warps / teams, "decode_block: the threads of the smallest team");
+  [[nodiscard]] __device__ __forceinline__ int quad() const { return thread() % quads; }
+  [[nodiscard]] __device__ __forceinline__ int group() const { return place() / quads_warps; }
+  [[nodiscard]] __device__ __forceinline__ int groups() const { return team_warps() / quads_warps; }
+
+  /// The weight of the lane's partial state (-shift, sum of probabilities) among those of the warp and `total`, which
+  /// becomes their sum; kept: the weight of what it was before.
+  static __device__ __forceinline__ float weigh(float2 of, float2& total, float& kept) {
+    float const m = fmaxf(ptx::warp_largest(of.x), total.x), weight = ptx::exp2(of.x - m);
+    kept = ptx::exp2(total.x - m);
+    float sum = weight * of.y;
 #pragma unroll
-      for (int k = 0; k < ahead; ++k) part[k] = load(min(i + k, n - 1));
-      float larger = m;
+    for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    total = make_float2(m, fmaf(kept, total.y, sum));
+    return weight;
+  }
+  static __device__ __forceinline__ float2 no_state() { return make_float2(2 * no_score, 0.f); }
+
+  /// sum += weights of the thread's two columns * its four values of a part
+  static __device__ __forceinline__ void add(float2 weight, float4 v, float (&sum)[4]) {
+    float const of[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-      for (int k = 0; k < ahead; ++k) larger = fmaxf(larger, part[k].x);
-      float const by = ptx::exp2(m - larger);
-      l *= by, v *= by, m = larger;
-#pragma unroll
-      for (int k = 0; k < ahead; ++k) {
-        float const weight = i + k < n ? ptx::exp2(part[k].x - m) : 0.f;
-        l = fmaf(weight, part[k].y, l), v = fmaf(weight, part[k].z, v);
-      }
-    }
-    total = make_float2(m, l);
-    return v;
+    for (int j = 0; j < 4; ++j) sum[j] = fmaf(state::quad_next(j) == 0 ? weight.x : weight.y, of[j], sum[j]);
   }
 
-  /// Joins the warps of the team; if the segment has other parts, publishes this one, and goes on in the team that
-  /// comes last; writes the segment's rows.
+  /// Joins the warps of the team; a part of a segment that is not the first leaves the result for the first one, which
+  /// joins them and writes the segment's rows.
   __device__ void finish_span() {
     decode_span const& span = team().span;
-    bool const alone = span.parts == 1;
-    auto const partial_of = [&](int part) { return std::int64_t{2} * (span.first_team + part) + (part == 0 ? 1 : 0); };
-    float* const out = a.plan.partial_out;
-    float2* const states = a.plan.partial_state;
-    for (int x = thread(); x < slot_floats; x += 32 * team_warps()) {
-      int column, row;
-      state::element(x, column, row);
-      float2 total;
-      float const v = join(
-          team_warps(),
-          [&](int i) {
-            float2 const of = s.states[first_warp() + i][column];
-            return make_float3(of.x, of.y, s.slot[first_warp() + i][x]);
-          },
-          total);
-      if (alone) {
-        put(column, row, v, total);
-      } else {
-        std::int64_t const mine = partial_of(span.part);
-        __stcg(out + mine * slot_floats + x, v);
-        if (row == 0) __stcg(states + mine * Columns + column, total);
-      }
+    int const column = state::quad_column(quad());
+    if (place() < Columns) {
+      bool const is_warp = lane < team_warps();
+      float2& of = s.states[first_warp() + (is_warp ? lane : 0)][place()];
+      float2 total = no_state();
+      float kept;
+      float const weight = weigh(is_warp ? of : total, total, kept);
+      __syncwarp();
+      if (is_warp) of.x = weight;
+      if (lane == 0) team().total[place()] = total;
     }
-    if (!alone) {
-      sync_team();
-      if (thread() == 0) {
-        std::int32_t* const arrived = a.plan.arrived + std::int64_t{span.sequence} * a.plan.shape.kv_heads + span.head;
-        team().last = ptx::arrive(arrived) == span.parts - 1;
-        if (team().last) *arrived = 0;
+    sync_team();
+    float sum[4] = {};
+    if (group() == 0)
+#pragma unroll 4
+      for (int i = 0; i < team_warps(); ++i) {
+        auto const* const states = s.states[first_warp() + i];
+        add(make_float2(states[column].x, states[column + 1].x),
+            reinterpret_cast<float4 const*>(s.slot[first_warp() + i])[quad()], sum);
       }
-      sync_team();
-      if (!team().last) return;
-      for (int x = thread(); x < slot_floats; x += 32 * team_warps()) {
-        int column, row;
-        state::element(x, column, row);
-        float2 total;
-        float const v = join(
-            span.parts,
-            [&](int i) {
-              std::int64_t const p = partial_of(i);
-              float2 const of = __ldcg(states + p * Columns + column);
-              return make_float3(of.x, of.y, __ldcg(out + p * slot_floats + x));
-            },
-            total);
-        put(column, row, v, total);
+    if (span.part > 0) {
+      std::int32_t const slot = span.first_team + span.part;
+      if (group() == 0) leave(a.plan.partial_out + slot * quads + quad(), make_float4(sum[0], sum[1], sum[2], sum[3]));
+      if (thread() < Columns) leave(a.plan.partial_state + slot * Columns + thread(), team().total[thread()]);
+      return;
+    }
+    if (span.parts > 1) collect(span, sum);
+    if (group() == 0) {
+      float const inverse[2] = {inverse_of(team().total[column].y), inverse_of(team().total[column + 1].y)};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        int of_column, row;
+        state::element(4 * quad() + j, of_column, row);
+        // Where the queries were.
+        team().queries.out[of_column][page_tiles::position(row)] = sum[j] * inverse[state::quad_next(j)];
       }
     }
     sync_team();
     write_rows();
   }
 
-  /// The finished value of an output row, where the queries were.
-  __device__ __forceinline__ void put(int column, int row, float v, float2 total) const {
-    float const inverse = total.y > 0.f ? page_tiles::out_unit / total.y : 0.f;
-    team().queries.out[column][page_tiles::position(row)] = v * inverse;
-    if (row == 0) team().total[column] = total;
+  static __device__ __forceinline__ float inverse_of(float probabilities) {
+    return probabilities > 0.f ? page_tiles::out_unit * ptx::rcp(probabilities) : 0.f;
+  }
+
+  // What is left in memory for another team is told from zeros, so a zero is left as its negative.
+  static __device__ __forceinline__ float not_zero(float x) { return x == 0.f ? -0.f : x; }
+  static __device__ __forceinline__ bool is_there(float x) { return __float_as_uint(x) != 0; }
+  static __device__ __forceinline__ void leave(float4* to, float4 v) {
+    ptx::store_relaxed(to, make_float4(not_zero(v.x), not_zero(v.y), not_zero(v.z), not_zero(v.w)));
+  }
+  static __device__ __forceinline__ void leave(float2* to, float2 v) {
+    ptx::store_relaxed(to, make_float2(not_zero(v.x), not_zero(v.y)));
+  }
+  static __device__ __forceinline__ bool is_there(float4 v) {
+    return is_there(v.x) && is_there(v.y) && is_there(v.z) && is_there(v.w);
+  }
+
+  /// Adds the parts 1, 2, ... of the span's segment to the team's own sum. Their teams belong to CTAs that were
+  /// launched before this one (run()) or to this one, and wait for nobody before they leave them.
+  __device__ __forceinline__ void collect(decode_span const& span, float (&sum)[4]) const {
+    constexpr int ahead = Columns == 4 ? 4 : 2;
+    auto* const weights = reinterpret_cast<float2*>(s.slot[first_warp()]);  // [parts, two columns]
+    int const at_once = min(32, ahead * groups()), columns = state::quad_column(quad()) / 2;
+#pragma unroll 1
+    for (int from = 1; from < span.parts; from += at_once) {
+      sync_team();  // the slots, or the weights, have been read
+      int const n = min(at_once, span.parts - from);
+      std::int32_t const first = span.first_team + from;
+      float4* const parts = a.plan.partial_out + (first + group()) * quads + quad();
+      float4 v[ahead] = {};
+#pragma unroll
+      for (int k = 0; k < ahead; ++k)
+        if (group() + k * groups() < n) ptx::load_relaxed(v[k], parts + k * groups() * quads);
+      if (place() < Columns) {
+        float2 of{}, total = team().total[place()];
+        float kept;
+        float2* const left = a.plan.partial_state + (first + lane) * Columns + place();
+        while (lane < n && !(is_there(of.x) && is_there(of.y))) ptx::load_relaxed(of, left);
+        __syncwarp();
+        if (lane < n)
+          *left = float2{};
+        else
+          of = no_state();
+        float const weight = weigh(of, total, kept);
+        reinterpret_cast<float*>(weights)[lane * Columns + place()] = weight;
+        if (lane == 0) team().kept[place()] = kept, team().total[place()] = total;
+      }
+      sync_team();
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum[j] *= team().kept[2 * columns + state::quad_next(j)];
+#pragma unroll
+      for (int k = 0; k < ahead; ++k) {
+        int const i = group() + k * groups();
+        if (i >= n) continue;
+        float4* const left = parts + k * groups() * quads;
+        while (!is_there(v[k])) ptx::load_relaxed(v[k], left);
+        *left = float4{};  // for the next launch
+        add(weights[i * (Columns / 2) + columns], v[k], sum);
+      }
+    }
+    if (groups() == 1) return;
+    sync_team();  // the weights have been read
+    auto* const shared = reinterpret_cast<float4*>(s.slot[first_warp()]) + quad();
+    if (group() > 0) shared[group() * quads] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    sync_team();
+    for (int i = 1; group() == 0 && i < groups(); ++i) add(make_float2(1.f, 1.f), shared[i * quads], sum);
   }
 
   /// Turns the output of each column back and writes it.
   __device__ __forceinline__ void write_rows() const {
     decode_span const& span = team().span;
     std::int32_t const from = a.queries.first_row(span.sequence);
-    std::int32_t const rows = a.queries.first_row(span.sequence + 1) - from, row = place() / a.ratio;
+    std::int32_t const rows = a.queries.first_row(span.sequence + 1) - from, row = row_of(place());
     if (place() >= Columns || row >= rows) return;
     float4 const v = *reinterpret_cast<float4 const*>(&team().queries.out[place()][4 * lane]);
     float x[4] = {v.x, v.y, v.z, v.w};
     rotate_back_128<rotation_of<Value>>(x, lane);
-    std::int64_t const at = std::int64_t{from + row} * a.queries.q_heads + span.head * a.ratio + place() % a.ratio;
+    std::int64_t const at = std::int64_t{from + row} * a.queries.q_heads + (span.head - row) * a.ratio + place();
     struct alignas(4 * sizeof(O)) four {
       O x[4];
     };

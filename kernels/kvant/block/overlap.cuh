@@ -5,9 +5,17 @@
 namespace kvant::inline v0::detail {
 
 /// First statement of a kernel that launch_overlapped launched, by every thread: lets the next launch be scheduled and
-/// waits for the memory of the previous one. No access to global memory may stand before it.
-__device__ __forceinline__ void wait_for_previous_launch() {
+/// waits for the memory of the previous one. No access to global memory may stand before it. `parameters` of the kernel
+/// (__grid_constant__) are brought into the constant cache meanwhile.
+template <class... Parameters>
+__device__ __forceinline__ void wait_for_previous_launch([[maybe_unused]] Parameters const&... parameters) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  auto const touch = [](void const* p, int bytes) {
+#pragma unroll
+    for (int at = 0; at < bytes; at += 64)
+      asm volatile("" ::"r"(*reinterpret_cast<unsigned const*>(static_cast<char const*>(p) + at)));
+  };
+  (touch(&parameters, static_cast<int>(sizeof parameters)), ...);
   asm volatile("griddepcontrol.launch_dependents;");
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

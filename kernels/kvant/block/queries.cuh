@@ -50,11 +50,17 @@ struct query_storage {
   float plain_scale[Columns], rotated_scale[Columns];                              // the powers of two
 };
 
-/// The power of two that brings the largest |x| of the warp to [0.5, 1); 1 for zeros.
-__device__ __forceinline__ float normalizing_power(float const (&x)[4]) {
-  float const largest = ptx::warp_max(fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))));
-  return largest > 0.f ? exp2f(ceilf(log2f(largest))) : 1.f;
-}
+/// The power of two that brings the largest |x| of the warp to (0.5, 1], and what multiplies x by it; 1 for zeros.
+struct normalizing_power {
+  float power, inverse;
+  __device__ __forceinline__ explicit normalizing_power(float const (&x)[4]) {
+    float const largest = ptx::warp_max(fmaxf(fmaxf(fabsf(x[0]), fabsf(x[1])), fmaxf(fabsf(x[2]), fabsf(x[3]))));
+    std::uint32_t const up = (__float_as_uint(largest) + 0x007fffffu) & 0x7f800000u, one = 0x3f800000u;
+    // Within 2^-126 to 2^126, so that the inverse is a number too.
+    std::uint32_t const bits = largest > 0.f ? min(max(up, 1u << 23), 253u << 23) : one;
+    power = __uint_as_float(bits), inverse = __uint_as_float(2 * one - bits);
+  }
+};
 
 /// What a lane holds of a query before it is rotated: four neighbours, and their balance factors, as they are stored.
 template <class T>
@@ -122,14 +128,14 @@ __device__ __forceinline__ void store_query(query_storage<Key, Dim, Columns>& s,
     if constexpr (Key::is_balanced) rotated[i] *= effective_factor(half{q.template at<half>(q.factor, i)});
   }
   rotate_128<rotation_of<Key>>(rotated, lane);
-  float const plain_power = normalizing_power(plain), rotated_power = normalizing_power(rotated);
-  if (lane == 0) s.plain_scale[c] = plain_power, s.rotated_scale[c] = rotated_power;
-  put_pairs<T, Columns>(s.plain, c, plain, 1.f / plain_power, lane);
+  normalizing_power const of_plain(plain), of_rotated(rotated);
+  if (lane == 0) s.plain_scale[c] = of_plain.power, s.rotated_scale[c] = of_rotated.power;
+  put_pairs<T, Columns>(s.plain, c, plain, of_plain.inverse, lane);
   // Position 32k + 8t + 4i + (0..3) is register i of lane 4g + t in step k; this lane's are 4 lane + (0..3).
   int const k = lane >> 3, t = (lane >> 1) & 3, i = lane & 1;
   std::uint32_t part[3];
   constexpr bool bytes = query_storage<Key, Dim, Columns>::bytes;
-  if constexpr (bytes || Key::is_centered) bytes_of(rotated, 127.f / rotated_power, part);
+  if constexpr (bytes || Key::is_centered) bytes_of(rotated, 127.f * of_rotated.inverse, part);
   if constexpr (bytes) {
     auto const put = [&](int set, int g, std::uint32_t word) {
       reinterpret_cast<std::uint32_t*>(&s.rotated.at[set][k][4 * g + t])[i] = word;
@@ -139,7 +145,7 @@ __device__ __forceinline__ void store_query(query_storage<Key, Dim, Columns>& s,
     else
       put(0, c, part[0]), put(1, c, part[1]);
   } else {
-    put_pairs<half, Columns>(s.rotated, c, rotated, 1.f / rotated_power, lane);
+    put_pairs<half, Columns>(s.rotated, c, rotated, of_rotated.inverse, lane);
   }
   if constexpr (Key::is_centered) {
     auto const put = [&](int set, int g, std::uint32_t upper, std::uint32_t lower) {

@@ -21,32 +21,30 @@ template <class T>
 struct piece_list {
   layer_view<T> const& layer;
   decode_plan const& plan;
-  int const page_tiles;  // a granule is one tile, or these
+  decode_plan::team_work const& work;  // in shared memory
+  int const page_tiles;                // a granule is one tile, or these
 
   [[nodiscard]] __device__ __forceinline__ std::int32_t pieces_of(decode_span const& span, int granule) const {
     std::int32_t const tiles = span.tiles_end - span.tiles_begin;
     return granule == 1 ? tiles : (tiles + page_tiles - 1) / page_tiles;
   }
-  [[nodiscard]] __device__ __forceinline__ decode_plan::team_work const& work() const {
-    return plan.work[4 * blockIdx.x + threadIdx.x / 128];
-  }
   /// Moves on to the team's next span; false if there is none.
   [[nodiscard]] __device__ bool next_span(decode_span& span) const {
-    std::int32_t const list_end = work().list_end;
+    std::int32_t const list_end = work.list_end;
     if (list_end == 0) return false;
     std::int32_t b = span.sequence, h = span.head + 1;
     if (h == plan.shape.kv_heads) h = 0, ++b;
     decode_plan::sequence_work s = plan.sequence[b];
     while (b < layer.sequences.count && s.segment.units() == 0) s = plan.sequence[++b];
-    std::int32_t const begin = s.begin + h * s.segment.length();
+    std::int32_t const begin = s.begin + h * s.segment.listed();
     if (b >= layer.sequences.count || begin >= list_end) return false;
-    span = work().split.span(work().team, b, h, begin, s.segment);
+    span = work.split.span(work.team, b, h, begin, s.segment);
     return true;
   }
   /// The span and tile (of the segment) of the team's piece i; false beyond the last.
   [[nodiscard]] __device__ __forceinline__ bool find(std::int32_t i, decode_span& span, std::int32_t& tile) const {
-    int const granule = work().split.granule;
-    span = work().first;
+    int const granule = work.split.granule;
+    span = work.first;
     for (std::int32_t pieces; i >= (pieces = pieces_of(span, granule)); i -= pieces)
       if (!next_span(span)) return false;
     tile = span.tiles_begin + i * granule;
@@ -81,6 +79,7 @@ class page_stream : public piece_list<T> {
   using ring = bulk_ring<stages, (slack + tile_bytes + header_bytes + 127) / 128 * 128>;
 
  public:
+  static constexpr int ahead = stages, early = tuning::decode<Key, Value, Dim, Columns>::early;
   using tile_type = page_tile<Key, Value, Dim, Columns>;
   using stages_storage = typename ring::storage;
   struct queue_storage {
@@ -90,21 +89,29 @@ class page_stream : public piece_list<T> {
     std::int32_t before;         // pieces of the team's earlier spans
   };
 
-  __device__ __forceinline__ page_stream(layer_view<T> const& layer, decode_plan const& plan, stages_storage& memory,
-                                         queue_storage& s, int lane)
-      : piece_list<T>{layer, plan, page_tiles}, s_(s), ring_(memory, s.barriers), lane_(lane) {}
+  __device__ __forceinline__ page_stream(layer_view<T> const& layer, decode_plan const& plan,
+                                         decode_plan::team_work const& work, stages_storage& memory, queue_storage& s,
+                                         int lane)
+      : piece_list<T>{layer, plan, work, page_tiles}, s_(s), ring_(memory, s.barriers), lane_(lane) {}
 
-  __device__ __forceinline__ void begin(int team_warps, int place) {
+  /// Where the warp's first tiles lie; then asks for the first `count` of them, at most `ahead`.
+  __device__ __forceinline__ void look_up_first(int team_warps, int place) {
     if (lane_ == 0) s_.next = 0, s_.before = 0;
     look_up(team_warps, place);
+  }
+  __device__ __forceinline__ void request_first(int count) {
 #pragma unroll 1
-    for (int i = 0; i < stages; ++i) request(i);
+    while (asked_ < count) {
+      std::uint64_t const where = s_.where[asked_];
+      if (where == 0) return;
+      request(asked_, where, asked_);
+    }
   }
 
   /// Attends to this warp's pieces of the team's next span.
   __device__ __forceinline__ void attend(tile_type& tile, typename tile_type::state& st, decode_span const& span,
                                          int team_warps, int place) {
-    int const granule = this->work().split.granule;
+    int const granule = this->work.split.granule;
     std::int32_t const pieces = this->pieces_of(span, granule);
     std::int32_t const first = (place - s_.before) & (team_warps - 1);  // this warp's first, within the span
     std::int32_t tiles = first < pieces ? ((pieces - 1 - first) / team_warps + 1) * granule : 0;
@@ -131,14 +138,14 @@ class page_stream : public piece_list<T> {
       }
     }
     __syncwarp();
-    if (lane_ == 0) s_.before += this->pieces_of(span, this->work().split.granule);
+    if (lane_ == 0) s_.before += this->pieces_of(span, this->work.split.granule);
     __syncwarp();
   }
 
  private:
   /// Where the warp's tile i lies, as `where` has it.
   [[nodiscard]] __device__ __forceinline__ std::uint64_t locate(std::int32_t i, int team_warps, int place) const {
-    int const granule = this->work().split.granule;
+    int const granule = this->work.split.granule;
     decode_span span;
     std::int32_t tile;
     std::int32_t const piece = granule == 1 ? i : i / page_tiles, within = i & (granule - 1);
@@ -167,10 +174,13 @@ class page_stream : public piece_list<T> {
   __device__ __forceinline__ void request(int stage) {
     std::uint64_t const where = s_.where[asked_ & (queue - 1)];
     places_ >>= 8;
-    if (where == 0) return;
+    if (where != 0) request(stage, where, stages - 1);
+  }
+  /// place_byte: where its place goes among those of the stages.
+  __device__ __forceinline__ void request(int stage, std::uint64_t where, int place_byte) {
     ++asked_;
     std::uint32_t const place = slack > 0 ? static_cast<std::uint32_t>(where) & 127 : 0;
-    if constexpr (slack > 0) places_ |= place << (8 * (stages - 1));
+    if constexpr (slack > 0) places_ |= place << (8 * place_byte);
     if (!ptx::elect()) return;
     std::uint32_t const bytes = slack > 0 ? (place & place_mask) * 16 + tile_bytes : tile_bytes;
     bool const apart = header_bytes > 0 && (place & header_apart) != 0;
@@ -200,23 +210,26 @@ requires(is_exact<Key>&& is_exact<Value>) class page_stream<Key, Value, Dim, Col
   static_assert(std::is_same_v<typename codec_of<Key>::element_type, T> &&
                     std::is_same_v<typename codec_of<Value>::element_type, T>,
                 "exact pages: elements of the window's type");
+  static constexpr int ahead = 0, early = 0;
   using tile_type = exact_page_tile<T, Dim, Columns>;
   struct stages_storage {};
   struct queue_storage {
     std::int32_t before;  // pieces of the team's earlier spans
   };
 
-  __device__ __forceinline__ page_stream(layer_view<T> const& layer, decode_plan const& plan, stages_storage&,
-                                         queue_storage& s, int lane)
-      : piece_list<T>{layer, plan, page_tiles}, s_(s), lane_(lane) {}
-  __device__ __forceinline__ void begin(int, int) {
+  __device__ __forceinline__ page_stream(layer_view<T> const& layer, decode_plan const& plan,
+                                         decode_plan::team_work const& work, stages_storage&, queue_storage& s,
+                                         int lane)
+      : piece_list<T>{layer, plan, work, page_tiles}, s_(s), lane_(lane) {}
+  __device__ __forceinline__ void look_up_first(int, int) {
     if (lane_ == 0) s_.before = 0;
     __syncwarp();
   }
+  __device__ __forceinline__ void request_first(int) {}
 
   __device__ __forceinline__ void attend(tile_type& tile, typename tile_type::state& st, decode_span const& span,
                                          int team_warps, int place) {
-    int const granule = this->work().split.granule;
+    int const granule = this->work.split.granule;
     std::int32_t const pieces = this->pieces_of(span, granule);
     bool const has_sinks = this->layer.sequences.first_of(span.sequence) == 0;
 #pragma unroll 1

@@ -123,16 +123,32 @@ __device__ __forceinline__ bool elect() {
   asm volatile("{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.u32 %0, 1, 0, p; }" : "=r"(r));
   return r != 0;
 }
-/// *counter, which becomes one more. Releases what the CTA wrote before its last barrier, acquires what those that came
-/// earlier released.
-__device__ __forceinline__ std::int32_t arrive(std::int32_t* counter) {
-  std::int32_t before;
-  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-  return before;
+// Words for another CTA of the launch, which looks for them until they are there: each word by itself, in no order.
+__device__ __forceinline__ void store_relaxed(float4* to, float4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+               : "memory");
+}
+__device__ __forceinline__ void store_relaxed(float2* to, float2 v) {
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(v.x), "f"(v.y) : "memory");
+}
+__device__ __forceinline__ void load_relaxed(float4& v, float4 const* from) {
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(from)
+               : "memory");
+}
+__device__ __forceinline__ void load_relaxed(float2& v, float2 const* from) {
+  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(from) : "memory");
 }
 /// The largest of the lanes' values, none below 0.
 __device__ __forceinline__ float warp_max(float x) {
   return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
+}
+/// The largest of the lanes' values.
+__device__ __forceinline__ float warp_largest(float x) {
+  // As integers in the same order: the magnitude of negative values turned over.
+  auto const turned = [](std::int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); };
+  return __int_as_float(turned(__reduce_max_sync(~0u, turned(__float_as_int(x)))));
 }
 /// A barrier of `threads` of the CTA's threads, whole warps; id 1 to 15.
 __device__ __forceinline__ void barrier(int id, int threads) {
@@ -204,6 +220,11 @@ __device__ __forceinline__ void store_shared(std::uint32_t address, std::uint32_
 __device__ __forceinline__ std::int32_t fresh_block_x() {
   std::int32_t x;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
+  return x;
+}
+__device__ __forceinline__ int fresh_thread_x() {
+  int x;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
   return x;
 }
 /// 16 bytes from global to shared memory, asynchronously.

@@ -93,6 +93,10 @@ struct softmax_state {
         reinterpret_cast<float4*>(slot)[i * 32 + lane] = make_float4(out[i][0], out[i][1], out[i][2], out[i][3]);
     }
   }
+  /// Elements 4i to 4i + 3 of a slot are of column quad_column(i) and the one behind it; the element j of them is of
+  /// quad_column(i) + quad_next(j).
+  static __device__ __forceinline__ int quad_column(int i) { return own == 1 ? 2 * (i & 1) : 2 * (i & 3); }
+  static __device__ __forceinline__ constexpr int quad_next(int j) { return own == 1 ? j >> 1 : j & 1; }
   /// Column and output row of element x of a slot.
   static __device__ __forceinline__ void element(int x, int& column, int& row) {
     if constexpr (own == 1) {

@@ -4,7 +4,8 @@
 
 namespace kvant::inline v0::detail {
 
-inline void wait_for_previous_launch() {}
+template <class... Parameters>
+void wait_for_previous_launch(Parameters const&...) {}
 
 template <class Kernel, class... Arguments>
 cudaError_t launch_overlapped(Kernel kernel, dim3 grid, int threads, int shared_bytes, cudaStream_t,

@@ -115,6 +115,7 @@ inline void load_shared(std::uint32_t* to, std::uint32_t address) { std::memcpy(
 inline void store_shared(std::uint32_t address, std::uint32_t const* from) {
   std::memcpy(shared_pointer(address), from, 16);
 }
+inline int fresh_thread_x() { return static_cast<int>(threadIdx.x); }
 inline std::int32_t fresh_block_x() { return static_cast<std::int32_t>(blockIdx.x); }
 
 struct four_words {
@@ -169,7 +170,16 @@ inline void mma_k8(float (&c)[4], std::uint32_t a0, std::uint32_t a1, std::uint3
 
 inline void prefetch(void const*) {}
 inline bool elect() { return emulated_lane() == 0; }
-inline std::int32_t arrive(std::int32_t* counter) { return (*counter)++; }
+template <class T>
+void store_relaxed(T* to, T v) {
+  *to = v;
+}
+template <class T>
+void load_relaxed(T& v, T const* from) {
+  emulated::block::running->yield();
+  v = *from;
+}
+inline float warp_largest(float x) { return __reduce_max_sync(~0u, x); }
 inline float warp_max(float x) { return __reduce_max_sync(~0u, x); }
 inline void barrier(int id, int threads) { emulated::block::running->barrier(id, threads); }
 inline std::byte* dynamic_shared() { return emulated::block::running->shared(); }
