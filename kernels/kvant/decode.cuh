@@ -24,7 +24,7 @@ namespace detail {
 
 template <class Block, class T, class O>
 __launch_bounds__(cta_warps * 32, 1) __global__ void decode_kernel(__grid_constant__ decode_arguments<T, O> const a) {
-  Block block{a, *reinterpret_cast<typename Block::storage*>(ptx::dynamic_shared()),
+  Block block{a, *reinterpret_cast<typename Block::storage*>(ptx::dynamic_shared()), static_cast<int>(threadIdx.x / 32),
               static_cast<int>(threadIdx.x % 32)};
   block.run();
 }

@@ -57,16 +57,16 @@ struct decode_block {
 
   decode_arguments<T, O> const& a;
   storage& s;
+  int warp;
   int const lane;
 
-  // Of the warp and its team; made or read anew each time, because registers are for the loop over tiles.
-  [[nodiscard]] __device__ __forceinline__ int warp() const { return ptx::fresh_thread_x() / 32; }
+  // Of the warp's team; in shared memory, because registers are for the loop over tiles.
   [[nodiscard]] __device__ __forceinline__ decode_plan::team_work const& work() const {
-    return s.work[warp() / (cta_warps / teams)];
+    return s.work[warp / (cta_warps / teams)];
   }
   [[nodiscard]] __device__ __forceinline__ int team_warps() const { return work().split.team_warps; }
-  [[nodiscard]] __device__ __forceinline__ int place() const { return warp() & (team_warps() - 1); }
-  [[nodiscard]] __device__ __forceinline__ int first_warp() const { return warp() & -team_warps(); }
+  [[nodiscard]] __device__ __forceinline__ int place() const { return warp & (team_warps() - 1); }
+  [[nodiscard]] __device__ __forceinline__ int first_warp() const { return warp & -team_warps(); }
   [[nodiscard]] __device__ __forceinline__ int thread() const { return 32 * place() + lane; }
   [[nodiscard]] __device__ __forceinline__ team_storage& team() const {
     return s.team[first_warp() / (cta_warps / teams)];
@@ -74,7 +74,7 @@ struct decode_block {
   __device__ __forceinline__ void sync_team() const { ptx::barrier(1 + first_warp() / 4, 32 * team_warps()); }
 
   __device__ void run() {
-    stream pages(a.layer, a.plan, work(), s.stages[warp()], s.queues[warp()], lane);
+    stream pages(a.layer, a.plan, work(), s.stages[warp], s.queues[warp], lane);
     wait_for_previous_launch(a);
     // The last CTA has the first teams: a segment's first part waits for the others.
     unsigned const block = gridDim.x - 1 - blockIdx.x;
@@ -98,11 +98,12 @@ struct decode_block {
       {
         state st;
         attend_exact(st);
+        warp = ptx::fresh_thread_x() / 32;  // where no register was to spare for it
         if constexpr (stream::early < stream::ahead) pages.request_first(stream::ahead);
         page_tiles tile(team().queries, a.scale, a.one, lane);
         pages.attend(tile, st, team().span, team_warps(), place());
         tile.finish(st);
-        st.store(s.states[warp()], s.slot[warp()], lane);
+        st.store(s.states[warp], s.slot[warp], lane);
       }
       // What comes next is looked up while the warps meet.
       decode_span next = team().span;

@@ -222,6 +222,7 @@ __device__ __forceinline__ std::int32_t fresh_block_x() {
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
   return x;
 }
+/// threadIdx.x, likewise.
 __device__ __forceinline__ int fresh_thread_x() {
   int x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
