@@ -51,8 +51,10 @@ void run(std::uint64_t seed, int steps) {
 
 }  // namespace
 
-TEST_CASE("a cache does what a plain model does, operation by operation", "[cache]") { run(20, 1000); }
+TEST_CASE("a cache does what a plain model does, operation by operation", "[cache]") {
+  for (std::uint64_t seed = 20; seed < 23; ++seed) run(seed, 1000);
+}
 
-TEST_CASE("a cache does what a plain model does, 100,000 operations", "[cache][.][long]") {
+TEST_CASE("a cache does what a plain model does, in 100,000 operations", "[cache][.][long]") {
   for (std::uint64_t seed = 100; seed < 200; ++seed) run(seed, 1000);
 }

@@ -10,55 +10,9 @@
 
 #include "support/cache_compare.hpp"
 #include "support/cache_model.hpp"
-#include "support/statistics.hpp"
+#include "support/cache_operation.hpp"
 
 namespace support {
-
-/// One operation; `which` picks a sequence among those that live, `amount` how much: any numbers mean something, so that
-/// a script may lose lines and still run.
-struct cache_operation {
-  enum kind_type {
-    add,
-    fork,
-    release,
-    append,
-    append_all,
-    prefill,
-    commit,
-    commit_all,
-    truncate,
-    draft,
-    drop,
-    reserve,
-    move_base,
-    kinds
-  };
-  kind_type kind = add;
-  std::uint32_t which = 0, amount = 0;
-  std::uint64_t content = 0;
-};
-inline std::string to_string(cache_operation const& o) {
-  static char const* const names[] = {"add",        "fork",     "release", "append", "append_all", "prefill",  "commit",
-                                      "commit_all", "truncate", "draft",   "drop",   "reserve",    "move_base"};
-  return std::string("{") + names[o.kind] + ", " + std::to_string(o.which) + ", " + std::to_string(o.amount) + ", " +
-         std::to_string(o.content) + "}";
-}
-
-inline std::vector<cache_operation> make_script(std::uint64_t seed, int steps) {
-  using o = cache_operation;
-  static constexpr o::kind_type often[] = {o::add,    o::fork,   o::fork,       o::release,    o::append,   o::append,
-                                           o::append, o::append, o::append,     o::append_all, o::prefill,  o::prefill,
-                                           o::commit, o::commit, o::commit_all, o::commit,     o::truncate, o::truncate,
-                                           o::draft,  o::draft,  o::drop,       o::reserve,    o::move_base};
-  generator random(seed);
-  std::vector<o> script;
-  for (int i = 0; i < steps; ++i) {
-    auto const bits = random.bits();
-    script.push_back({often[bits % std::size(often)], static_cast<std::uint32_t>(bits >> 8 & 0xffff),
-                      static_cast<std::uint32_t>(bits >> 24 & 0xffff), random.bits()});
-  }
-  return script;
-}
 
 /// Rows of one layer: keys with a bias that differs by head and channel, now and then a value that is not finite.
 inline model_rows make_rows(kvant::page_shape const& shape, int tokens, std::uint64_t content, std::uint64_t layer) {
@@ -142,8 +96,10 @@ class cache_script {
         if (auto const done = cache_.commit(); !done.ok()) return done.message();
         for (auto& each : sequences_) model_.commit(each.model);
         return "";
-      case op::truncate:
-        return truncate(s, static_cast<int>(o.amount % static_cast<std::uint32_t>(length + 1)));
+      case op::truncate: {  // one in three to the beginning: into page 0, into the sinks
+        auto const most = static_cast<std::uint32_t>(length + 1);
+        return truncate(s, static_cast<int>(o.amount % 3 == 0 ? o.amount / 3 % 140 % most : o.amount % most));
+      }
       case op::draft:
         return truncate(s, std::max(0, length - static_cast<int>(o.amount % 6)));
       case op::drop: {
@@ -160,12 +116,8 @@ class cache_script {
     }
   }
 
-  /// Pages that a group has left, and those that sequence s holds once its reservation ends at `end`.
-  [[nodiscard]] std::int64_t free_pages(std::size_t g) const {
-    std::int64_t free = 0;
-    free = cache_.group_of(layer_of(g)).pages().free();  // held against the model after every operation
-    return free;
-  }
+  /// Pages that a group has left; held against the model after every operation.
+  [[nodiscard]] std::int64_t free_pages(std::size_t g) const { return cache_.group_of(layer_of(g)).pages().free(); }
   [[nodiscard]] int layer_of(std::size_t g) const {
     int layer = 0;
     while (static_cast<std::size_t>(model_.geometry().layers[static_cast<std::size_t>(layer)].group) != g) ++layer;
@@ -310,21 +262,5 @@ class cache_script {
   std::vector<tracked_sequence> sequences_;
   int refused_ = 0, done_ = 0;
 };
-
-/// The script without what is not needed for it to fail.
-template <class Fails>
-std::vector<cache_operation> shrink(std::vector<cache_operation> script, Fails const& fails) {
-  for (std::size_t chunk = script.size() / 2; chunk > 0; chunk /= 2)
-    for (std::size_t at = 0; at + chunk <= script.size();) {
-      auto shorter = script;
-      shorter.erase(shorter.begin() + static_cast<std::ptrdiff_t>(at),
-                    shorter.begin() + static_cast<std::ptrdiff_t>(at + chunk));
-      if (fails(shorter))
-        script = shorter;
-      else
-        at += chunk;
-    }
-  return script;
-}
 
 }  // namespace support

@@ -88,7 +88,7 @@ status check_attention(page_layout<Key, Value> const& layout, layer_view<T> cons
   int const kv_heads = layout.shape.kv_heads;
   if (queries.q_heads < 1 || queries.q_heads % kv_heads != 0)
     return unexpected("q_heads", "a multiple of the " + std::to_string(kv_heads) + " kv_heads", queries.q_heads);
-  if (layer.side.sinks < 0 || layer.side.sinks >= layout.shape.page_tokens)
+  if (0 > layer.side.sinks || layer.side.sinks >= layout.shape.page_tokens)
     return unexpected("sinks", "0 to " + std::to_string(layout.shape.page_tokens - 1) + " (less than a page)",
                       layer.side.sinks);
   if (layer.pages.base != nullptr && layer.pages.head_stride < layout.unit_bytes())

@@ -66,9 +66,6 @@ template <class... Ls, class Part, class... Rest>
 struct distinct<type_list<Ls...>, Part, Rest...>
     : distinct<std::conditional_t<(std::is_same_v<Ls, Part> || ...), type_list<Ls...>, type_list<Ls..., Part>>,
                Rest...> {};
-template <class List, int Times, class... Parts, class... Rest>
-struct distinct<List, repeat<Times, Parts...>, Rest...> : distinct<typename distinct<List, Parts...>::type, Rest...> {};
-// More special than both above.
 template <class... Ls, int Times, class... Parts, class... Rest>
 struct distinct<type_list<Ls...>, repeat<Times, Parts...>, Rest...>
     : distinct<typename distinct<type_list<Ls...>, Parts...>::type, Rest...> {};
@@ -77,6 +74,7 @@ struct distinct<type_list<Ls...>, repeat<Times, Parts...>, Rest...>
 
 template <class... Parts>
 struct plan {
+  static_assert(sizeof...(Parts) >= 1, "plan<Parts...>: expected at least one layer");
   static constexpr int size = detail::plan_part<plan>::size;
   /// Each layer type once, as detail::type_list: what is instantiated.
   using distinct_layers = typename detail::distinct<detail::type_list<>, Parts...>::type;
