@@ -134,6 +134,14 @@ TEST_CASE("what cannot be done is refused, and nothing changes", "[cache]") {
     CHECK(says(cache.append(2, all(0)), {"layer", "0 to 1", "2"}));
     CHECK(says(cache.view(-1, a).error(), {"layer", "0 to 1", "-1"}));
   }
+  SECTION("rows whose making throws") {
+    auto const throwing = [&](int layer) {
+      if (layer == 1) throw 7;
+      return all(layer);
+    };
+    CHECK_THROWS_AS(cache.append({a, 3}, throwing), int);
+    CHECK_THROWS_AS(cache.prefill(b, 100, throwing), int);
+  }
   SECTION("rows that are not there") {
     auto const null_in = [&](int bad) {
       return [&, bad](int layer) {

@@ -28,7 +28,7 @@ constexpr char const* name = std::is_same_v<Layer, first>    ? "exact"
 /// leave about 0.19 of a value, KIVI's 2 bits 0.3.
 template <class Layer>
 constexpr double bound = std::is_same_v<Layer, first>    ? 1e-6
-                         : std::is_same_v<Layer, middle> ? 0.2
+                         : std::is_same_v<Layer, middle> ? 0.25
                                                          : 0.45;
 
 int fail(std::string const& why) { return std::fprintf(stderr, "layer_plan: %s\n", why.c_str()), 1; }

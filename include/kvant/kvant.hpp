@@ -12,6 +12,7 @@
 #include <kvant/cache/memory.hpp>
 #include <kvant/cache/page_codec.hpp>
 #include <kvant/cache/page_writer.hpp>
+#include <kvant/cache/stats.hpp>
 #include <kvant/cache/step.hpp>
 #include <kvant/cache/views.hpp>
 #include <kvant/config.hpp>

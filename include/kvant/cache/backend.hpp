@@ -34,7 +34,7 @@ namespace kvant::inline v0 {
 ///     not_finite()                    values coded as 0 because they were not finite
 ///     path()                          "cpu", "tensor-core", ...
 template <class B, class W>
-concept cache_backend = element<W> && std::movable<B> &&
+concept cache_backend = element<W> && std::move_constructible<B> &&
     requires(B backend, B const& same, int layer, layer_view<W> const& view, new_rows_view<W> const& rows,
              std::int32_t n, group_tables const& tables, cache_geometry const& geometry,
              std::pmr::memory_resource* memory) {

@@ -18,6 +18,7 @@
 #include <kvant/cache/host_backend.hpp>
 #include <kvant/cache/memory.hpp>
 #include <kvant/cache/sequence_book.hpp>
+#include <kvant/cache/stats.hpp>
 #include <kvant/cache/step_batch.hpp>
 #include <kvant/cache/views.hpp>
 #include <kvant/plan/plan.hpp>
@@ -25,24 +26,6 @@
 #include <kvant/status.hpp>
 
 namespace kvant::inline v0 {
-
-/// New rows of one layer, those of a batch one behind the other.
-template <element T>
-struct layer_rows {
-  token_rows<T> keys, values;  // [tokens, kv heads, key_dim], [tokens, kv heads, value_dim]
-};
-
-/// Whether the surviving tokens are the ones that were appended, or some of them what a page had made of them.
-enum class truncation { exact, approximate };
-
-struct cache_stats {
-  std::int32_t sequences = 0, max_sequences = 0;
-  std::int64_t tokens = 0;                                        // of all sequences
-  std::int64_t pages_used = 0, pages_shared = 0, pages_free = 0;  // of all groups; reserved pages are used
-  std::int64_t window_tokens = 0, window_rows = 0;                // rows that hold a token, and all: of all groups
-  std::int64_t not_finite = 0;                                    // values coded as 0 because they were not finite
-  std::string_view path;
-};
 
 /// The KV cache of a model: sequences that grow, share, shrink and end, in pages quantized once, an exact window and
 /// exact sinks. Allocates in create() and, for one table, in prefill(); nothing takes longer the more tokens there are,
@@ -70,6 +53,10 @@ class kv_cache {
       return kv_cache(*std::move(geometry), *std::move(backend), tables);
     });
   }
+
+  kv_cache(kv_cache&&) = default;
+  // Views point into the tables, which an assignment between memory resources would copy.
+  kv_cache& operator=(kv_cache&&) = delete;
 
   // ---- a sequence's life ----
 
@@ -162,12 +149,20 @@ class kv_cache {
   template <class RowsOf>
   [[nodiscard]] status append(std::span<token_run const> batch, RowsOf&& rows_of) {
     if (status s = begin(batch); !s.ok()) return s;
-    for (int layer = 0; layer < Plan::size; ++layer)
-      if (status s = append(layer, rows_of(layer)); !s.ok()) {
-        for (token_run const& run : batch) set_length(run.sequence.row, book_.length(run.sequence.row) - run.tokens);
-        batch_.close();
-        return s;
+    struct taken_back {  // should a layer fail, or rows_of throw
+      kv_cache& cache;
+      std::span<token_run const> runs;
+      bool is_done = false;
+      ~taken_back() {
+        if (is_done) return;
+        for (token_run const& run : runs)
+          cache.set_length(run.sequence.row, cache.book_.length(run.sequence.row) - run.tokens);
+        cache.batch_.close();
       }
+    } step{*this, batch};
+    for (int layer = 0; layer < Plan::size; ++layer)
+      if (status s = append(layer, rows_of(layer)); !s.ok()) return s;
+    step.is_done = true;
     return {};
   }
   template <class RowsOf>
@@ -274,8 +269,8 @@ class kv_cache {
 
   // ---- what is there ----
 
-  /// Everything that attention over a layer reads; entry i of the arrays is row i. Valid until the cache is destroyed or
-  /// moved, and always shows the present state.
+  /// Everything that attention over a layer (0 to Plan::size - 1) reads; entry i of the arrays is row i. Good as long as
+  /// the cache lives, and always shows the present state.
   [[nodiscard]] layer_view<W> view(int layer) const {
     layer_view<W> view = backend_.view(layer);
     auto const& [table, sequences] =
@@ -314,15 +309,7 @@ class kv_cache {
   }
   [[nodiscard]] static constexpr std::string_view path() { return Backend::path(); }
   [[nodiscard]] cache_stats stats() const {
-    cache_stats s;
-    s.sequences = book_.rows().used(), s.max_sequences = book_.rows().count();
-    for (sequence_group const& g : book_.groups()) {
-      s.pages_used += g.pages().used(), s.pages_shared += g.pages().shared(), s.pages_free += g.pages().free();
-      s.window_rows += std::int64_t{g.geometry().ring_rows} * geometry_.max_sequences;
-      for (std::int32_t row = 0; row < geometry_.max_sequences; ++row)
-        s.window_tokens += g.length(row) - g.history(row);
-    }
-    for (std::int32_t row = 0; row < geometry_.max_sequences; ++row) s.tokens += book_.length(row);
+    cache_stats s = count(book_);
     s.not_finite = backend_.not_finite(), s.path = path();
     return s;
   }
