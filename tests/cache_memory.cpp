@@ -31,7 +31,11 @@ void* operator new(std::size_t bytes) { return take(bytes == 0 ? 1 : bytes, 16);
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return take(bytes, static_cast<std::size_t>(alignment));
 }
+void* operator new(std::size_t bytes, std::nothrow_t const&) noexcept {
+  return fails_now() ? nullptr : std::aligned_alloc(16, (bytes + 16) / 16 * 16);
+}
 void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::nothrow_t const&) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t) noexcept { std::free(p); }
 void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
