@@ -20,8 +20,11 @@ using mixed = kvant::plan<layer<kvant::exact<kvant::half>, kvant::exact<kvant::h
                           layer<kvant::kivi_key<2, 32>, kvant::kivi_value<2, 32>, window<40>, sinks<4>>,
                           layer<kvant::q1_0<128>, kvant::q1_0<128>, window<130>, sinks<7>>,
                           layer<kvant::turboquant_key<4>, kvant::turboquant<4>, window<128>, sinks<4>>>;
-constexpr layer_options layers[] = {
-    {{1, 16, 16, 64}, 0}, {{2, 32, 32, 64}, 0}, {{1, 32, 32, 64}, 100}, {{1, 128, 128, 64}, 0}, {{1, 48, 32, 128}, 0}};
+constexpr layer_options layers[] = {{{1, 16, 16, 64}, 0},
+                                    {{2, 32, 32, 64}, 0},
+                                    {{1, 32, 32, 64}, 100},
+                                    {{1, 128, 128, 64}, 0},
+                                    {{1, 48, 32, 128}, 300}};
 
 kvant::cache_options options() {
   kvant::cache_options o;
