@@ -56,12 +56,15 @@ __device__ __forceinline__ W first_page_key(window_view<W> const& w, std::int64_
                                     token * w.row_stride)[channel];
 }
 
-/// Where the page of a job lies; null where it must not be written.
+/// Where the table has the id of a page of a sequence.
+__device__ __forceinline__ std::int32_t table_entry(block_table_view const& table, std::int32_t page) {
+  return page < table.capacity ? page : page % table.capacity;
+}
+/// Where a page is written; null where it must not be.
 template <class T>
-__device__ __forceinline__ std::byte* unit_of(layer_view<T> const& layer, std::int32_t sequence, std::int32_t page,
-                                              std::int32_t head, [[maybe_unused]] std::int32_t* bad_page_id) {
-  std::int32_t const entry = page < layer.table.capacity ? page : page % layer.table.capacity;
-  std::int32_t const id = layer.table.ids[sequence * layer.table.row_stride + entry];
+__device__ __forceinline__ std::byte* unit_of(layer_view<T> const& layer, std::int32_t id,
+                                              [[maybe_unused]] std::int32_t sequence, std::int32_t head,
+                                              [[maybe_unused]] std::int32_t* bad_page_id) {
   if (id >= 0 && id < layer.pages.count) return layer.pages.unit(id, head);
 #ifdef KVANT_DEBUG_PAGE_IDS
   if (bad_page_id != nullptr && threadIdx.x == 0) *bad_page_id = 1 + sequence;
@@ -89,7 +92,7 @@ struct commit_work {
     auto const head = static_cast<std::int32_t>(blockIdx.x);
     __shared__ std::int32_t totals[Quantizer::warps];  // pages of the batch, as each warp counted them
     quantizer.run(
-        [&](unit_job& job, lane_rows& rows, std::int32_t number, int lane, int token) {
+        [&](unit_job& job, job_source& source, std::int32_t number, int lane, int token) {
           auto const index = static_cast<std::int32_t>(blockIdx.y + static_cast<unsigned>(number) * gridDim.y);
           if (number > 0 && index / 2 >= totals[quantizer.warp]) return false;
           page_place const place = find_page(index / 2, sequences.count, lane, [&](std::int32_t i) {
@@ -103,16 +106,18 @@ struct commit_work {
           std::int32_t const history = sequences.history[place.sequence];
           layer_view<W> const& layer = this_layer();
           job.which = index % 2 == 0 ? side::key : side::value;
-          job.page = history / page_tokens + place.within;
-          job.unit = unit_of(layer, place.sequence, job.page, head, bad_page_id);
-          job.fresh = page_tokens;
-          rows = ring_rows(layer.window, sequences.slot_of(place.sequence), job.which, head,
-                           job.page * page_tokens + token);
+          job.sequence = place.sequence, job.page = history / page_tokens + place.within, job.fresh = page_tokens;
+          source.id = layer.table.ids + place.sequence * layer.table.row_stride + table_entry(layer.table, job.page);
+          source.rows = ring_rows(layer.window, sequences.slot_of(place.sequence), job.which, head,
+                                  job.page * page_tokens + token);
           if constexpr (Quantizer::balanced) {
             job.factors = layer.side.factor(sequences.record_of(place.sequence), head);
-            job.without_factors = history == 0 ? place.sequence : -1;
+            job.without_factors = history == 0;
           }
           return true;
+        },
+        [&](std::int32_t id, std::int32_t sequence) {
+          return unit_of(this_layer(), id, sequence, ptx::fresh_block_x(), bad_page_id);
         },
         [&](std::int32_t sequence, int token, int channel) {
           return first_page_key(this_layer().window, sequences.slot_of(sequence), head, token, channel);

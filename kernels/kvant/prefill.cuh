@@ -72,43 +72,59 @@ struct prefill_work {
       prefill_span const s = span(i);
       if (!s.overwrites(layer.window.rows)) copy_exact(i, static_cast<std::int32_t>(blockIdx.x), s);
     }
-    // What a warp knows of the sequence it is in, in shared memory: registers are for rows.
+    // What a warp knows of the sequence it is in, and where its lanes' rows would lie if the first page began with the
+    // first new row: in shared memory, for registers are for rows.
     __shared__ cursor cursors[Quantizer::warps];
+    __shared__ std::byte const* first_row[2][Quantizer::threads];
     cursor& c = cursors[quantizer.warp];
     if (quantizer.lane == 0) c.first = c.pages = 0;
+    auto const head_of_grid = static_cast<std::int32_t>(blockIdx.x);
+    first_row[0][threadIdx.x] =
+        reinterpret_cast<std::byte const*>(rows.keys.row(quantizer.first_token(), head_of_grid));
+    first_row[1][threadIdx.x] =
+        reinterpret_cast<std::byte const*>(rows.values.row(quantizer.first_token(), head_of_grid));
     __syncwarp();
     quantizer.run(
-        [&](unit_job& job, lane_rows& from, std::int32_t number, int lane, int token) {
-          // The head from here on is made anew for each job: what depends on it shall not wait in registers.
-          std::int32_t const head = ptx::fresh_block_x();
+        [&](unit_job& job, job_source& source, std::int32_t number, int lane, int token) {
           auto const index = static_cast<std::int32_t>(blockIdx.y + static_cast<unsigned>(number) * gridDim.y);
-          if (index / 2 - c.first >= c.pages && !move(c, index / 2, lane)) return false;
-          std::int32_t const page = c.page + (index / 2 - c.first), first = page * Quantizer::page_tokens;
-          job.which = index % 2 == 0 ? side::key : side::value;
-          job.page = page;
-          job.unit = unit_of(layer, c.sequence, page, head, bad_page_id);
-          job.fresh = c.start - first;
-          token_rows<T> const& fresh = job.which == side::key ? rows.keys : rows.values;
+          std::int32_t const in_batch = index >> 1;
+          if (static_cast<unsigned>(in_batch - c.first) >= static_cast<unsigned>(c.pages) && !move(c, in_batch, lane))
+            return false;
+          std::int32_t const page = in_batch + c.to_page, first = page * Quantizer::page_tokens;
+          bool const values = index & 1;
+          job.which = values ? side::value : side::key;
+          job.sequence = c.sequence, job.page = page, job.fresh = c.start - first;
+          source.id = c.ids + table_entry(layer.table, page);
           if (job.fresh <= 0) {
-            T const* const row = fresh.row(c.row + (first - c.start) + token, head);
-            from.at[0] = row, from.at[1] = row + 8 * fresh.token_stride;
+            std::int64_t const stride = 2 * (values ? rows.values.token_stride : rows.keys.token_stride);
+            std::byte const* const row =
+                first_row[values][threadIdx.x] + static_cast<std::uint32_t>(c.row - job.fresh) * stride;
+            source.rows.at[0] = row, source.rows.at[1] = row + 8 * stride;
           } else {
+            std::int32_t const head = ptx::fresh_block_x();
             std::int32_t const position = first + token;
-            from = ring_rows(layer.window, sequences.slot_of(c.sequence), job.which, head, position);
-            if (token >= job.fresh) from.at[0] = fresh.row(c.row + (position - c.start), head);
-            if (token + 8 >= job.fresh) from.at[1] = fresh.row(c.row + (position + 8 - c.start), head);
+            source.rows = ring_rows(layer.window, sequences.slot_of(c.sequence), job.which, head, position);
+#pragma unroll
+            for (int r = 0; r < 2; ++r)
+              if (token + 8 * r >= job.fresh)
+                source.rows.at[r] = fresh_row(job.which, c.sequence, c.start, head, position + 8 * r);
           }
-          if constexpr (Quantizer::balanced) job.factors = layer.side.factor(sequences.record_of(c.sequence), head);
+          if constexpr (Quantizer::balanced)
+            if (!values) job.factors = layer.side.factor(sequences.record_of(c.sequence), ptx::fresh_block_x());
           return true;
+        },
+        [&](std::int32_t id, std::int32_t sequence) {
+          return unit_of(layer, id, sequence, ptx::fresh_block_x(), bad_page_id);
         },
         factors_stored{});  // by factors_kernel
   }
 
   /// Where a warp is in the batch.
-  struct cursor {
-    std::int32_t sequence, first, pages,
-        page;                 // first: its first page, as the batch's pages are numbered; page: in itself
-    std::int32_t start, row;  // first new position, and its row
+  struct alignas(16) cursor {
+    std::int32_t first, pages, to_page;  // its first page, as the batch's pages are numbered; from there to its own
+    std::int32_t start, row;             // first new position, and its row
+    std::int32_t sequence;
+    std::int32_t const* ids;  // its row of the table
   };
   /// To the sequence that has page `index` of the batch; false where none has.
   __device__ __forceinline__ bool move(cursor& c, std::int32_t index, int lane) const {
@@ -120,12 +136,13 @@ struct prefill_work {
     prefill_span const s = span(place.sequence);
     __syncwarp();
     if (lane == 0)
-      c = {place.sequence,
-           index - place.within,
+      c = {index - place.within,
            (s.end - s.history) / page_tokens,
-           s.history / page_tokens,
+           s.history / page_tokens - (index - place.within),
            s.start,
-           rows.row_offsets[place.sequence]};
+           rows.row_offsets[place.sequence],
+           place.sequence,
+           layer.table.ids + place.sequence * layer.table.row_stride};
     __syncwarp();
     return true;
   }

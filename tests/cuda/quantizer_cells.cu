@@ -1,4 +1,4 @@
-// The polynomials that stand for comparisons with cell boundaries: fitted anew, and every half through them. Host code
+// The arithmetic that stands for comparisons with cell boundaries: fitted anew, and every half through them. Host code
 // alone; needs nvcc for the header, no GPU.
 #include <algorithm>
 #include <array>
@@ -28,45 +28,47 @@ double to_half(double x) {
 
 template <int Bits>
 struct cells {
-  using polynomial = kvant::cell_polynomial<Bits>;
+  using search = kvant::cell_search<Bits>;
   using table = kvant::codebook_table<Bits>;
-  static constexpr int boundaries = table::magnitudes - 1, degree = polynomial::degree;
+  static constexpr int boundaries = table::magnitudes - 1, base = Bits == 4 ? 1032 : 1028;
 
-  /// Least squares over the boundaries: the polynomial is to reach i + 1 at boundary i, less half of what its last bit
-  /// stands for (a sixteenth: halves from 64 to 128). Moving a boundary by d costs density * gap * d^2, and a polynomial
-  /// that is off by r moves it by r * gap.
-  static std::array<double, degree + 1> fit() {
-    std::array<std::array<double, degree + 1>, degree> a{};
-    for (int i = 0; i < boundaries; ++i) {
-      double const b = static_cast<double>(table::boundary(i));
-      double const gap = (table::magnitude(i + 1) - table::magnitude(i)) * static_cast<double>(table::step);
-      double const weight = density(b) * gap * gap * gap, target = i + 1 - 1. / 32;
-      for (int p = 0; p < degree; ++p) {
-        for (int q = 0; q < degree; ++q) a[at(p)][at(q)] += weight * std::pow(b, p + q + 2);
-        a[at(p)][at(degree)] += weight * std::pow(b, p + 1) * target;
-      }
-    }
-    for (int p = 0; p < degree; ++p)
-      for (int r = 0; r < degree; ++r)
-        if (r != p) {
-          double const factor = a[at(r)][at(p)] / a[at(p)][at(p)];
-          for (int q = 0; q <= degree; ++q) a[at(r)][at(q)] -= factor * a[at(p)][at(q)];
+  /// Least squares over the boundaries, by Gauss-Newton steps from the stored numbers: the search is to reach
+  /// base + i + 1/2 at boundary i. Moving a boundary by d costs density * gap * d^2, and a search that is off by r moves
+  /// it by r * gap.
+  static std::array<double, 3> fit() {
+    std::array<double, 3> x{double{search::slope}, double{search::offset}, double{search::shift}};
+    for (int step = 0; step < 20; ++step) {
+      std::array<std::array<double, 4>, 3> a{};
+      for (int i = 0; i < boundaries; ++i) {
+        double const b = static_cast<double>(table::boundary(i));
+        double const gap = (table::magnitude(i + 1) - table::magnitude(i)) * static_cast<double>(table::step);
+        double const weight = density(b) * gap * gap * gap;
+        double const t = x[0] * b + x[1], u = t * t + x[2], off = base + i + 0.5 - (u * u + double{search::start});
+        std::array<double, 3> const d{4 * u * t * b, 4 * u * t, 2 * u};
+        for (int p = 0; p < 3; ++p) {
+          for (int q = 0; q < 3; ++q) a[at(p)][at(q)] += weight * d[at(p)] * d[at(q)];
+          a[at(p)][3] += weight * d[at(p)] * off;
         }
-    std::array<double, degree + 1> coefficient{};
-    for (int p = 0; p < degree; ++p)
-      coefficient[at(p + 1)] = a[at(p)][at(degree)] / a[at(p)][at(p)] / std::pow(double{polynomial::rms}, p + 1);
-    return coefficient;
+      }
+      for (int p = 0; p < 3; ++p)
+        for (int r = 0; r < 3; ++r)
+          if (r != p) {
+            double const factor = a[at(r)][at(p)] / a[at(p)][at(p)];
+            for (int q = 0; q <= 3; ++q) a[at(r)][at(q)] -= factor * a[at(p)][at(q)];
+          }
+      for (int p = 0; p < 3; ++p) x[at(p)] += a[at(p)][3] / a[at(p)][at(p)];
+    }
+    return x;
   }
 
-  /// What the device computes of |z|, as a half times rms.
-  static int cell(double scaled) {
-    double const limit =
-        to_half(static_cast<double>(table::largest) * static_cast<double>(table::step) * double{polynomial::rms});
-    double const a = std::min(scaled, limit);
-    double v = polynomial::coefficient(degree);
-    for (int p = degree - 1; p >= 1; --p) v = to_half(v * a + static_cast<double>(polynomial::coefficient(p)));
-    v = to_half(v * a + double{polynomial::start});
-    return static_cast<int>(std::lround(std::floor((v - 64) * 16))) >> 4 & 7;
+  /// What the device computes of |z|, as a half, for rows of root mean square rms; its low byte less what stands there
+  /// beside the cell.
+  static int cell(double z, double rms) {
+    double const limit = to_half(static_cast<double>(table::largest) * static_cast<double>(table::step) * rms);
+    double v = to_half(std::min(z, limit) * to_half(double{search::slope} / rms) + double{search::offset});
+    v = to_half(v * v + double{search::shift});
+    v = to_half(v * v + double{search::start});
+    return static_cast<int>(v) - base;  // at 1024 and above, halves are whole numbers
   }
 
  private:
@@ -74,22 +76,21 @@ struct cells {
 };
 
 template <int Bits>
-void check_cells(double most_moved, double most_cost) {
+void check_cells(double rms, double most_moved, double most_cost) {
   using c = cells<Bits>;
   using table = typename c::table;
   auto const fitted = c::fit();
-  for (int p = 1; p <= c::degree; ++p) {
-    double const stored = static_cast<double>(c::polynomial::coefficient(p));
-    CAPTURE(Bits, p, stored, fitted[static_cast<std::size_t>(p)]);
+  CAPTURE(Bits, rms, fitted);
+  // What is stored may stand off as far as 0 needs to stay in the first cell.
+  CHECK(std::abs(double{c::search::slope} - fitted[0]) <= 0.005);
+  CHECK(std::abs(double{c::search::offset} - fitted[1]) <= 0.002);
+  CHECK(std::abs(double{c::search::shift} - fitted[2]) <= 0.005);
+  for (double const stored : {double{c::search::offset}, double{c::search::shift}, double{c::search::start}})
     CHECK(stored == to_half(stored));
-    CHECK(std::abs(stored - fitted[static_cast<std::size_t>(p)]) <= std::abs(stored) * 0x1p-10);
-  }
   double moved = 0, cost = 0, least = 0;
-  int const first = Bits == 3 ? 4 : 0;  // 3 bits: the polynomial starts at 68
   for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
-    auto const value = [](std::uint32_t b) {
-      return static_cast<double>(static_cast<float>(half::from_bits(static_cast<std::uint16_t>(b)))) /
-             double{c::polynomial::rms};
+    auto const value = [rms](std::uint32_t b) {
+      return static_cast<double>(static_cast<float>(half::from_bits(static_cast<std::uint16_t>(b)))) / rms;
     };
     double const z = value(bits);
     double const low = bits == 0 ? 0 : (value(bits - 1) + z) / 2,
@@ -97,8 +98,9 @@ void check_cells(double most_moved, double most_cost) {
     double const share = 2 * (below(high) - below(low));
     int exact = 0;
     while (exact < c::boundaries && z > static_cast<double>(table::boundary(exact))) ++exact;
-    int const got = c::cell(z * double{c::polynomial::rms}) - first;
+    int const got = c::cell(z * rms, rms);
     REQUIRE(std::abs(got - exact) <= 1);
+    REQUIRE(got >= 0);
     REQUIRE(got < table::magnitudes);
     auto const error = [&](int cell) {
       double const e = z - table::magnitude(cell) * static_cast<double>(table::step);
@@ -114,7 +116,9 @@ void check_cells(double most_moved, double most_cost) {
 
 }  // namespace
 
-TEST_CASE("cell polynomials are the fit to the codebook's boundaries", "[cuda][cells]") {
-  check_cells<4>(0.0017, 0.00006);
-  check_cells<3>(0.0007, 0.00001);
+TEST_CASE("cell searches are the fit to the codebook's boundaries", "[cuda][cells]") {
+  // From the least to the greatest norm that the quantizer takes as it is, times what H carries.
+  auto const rms = GENERATE(0x1p-8, 1., 1.37, 6.1, 256., 4096.);
+  check_cells<4>(rms, 0.0085, 0.0009);
+  check_cells<3>(rms, 0.0012, 0.00002);
 }

@@ -31,14 +31,16 @@ concept scale_rule = std::is_empty_v<R> && requires(moments m, double step) {
 struct plain_norm {
   template <class Real>
   KVANT_HD static Real scalar(basic_moments<Real> m, std::type_identity_t<Real>) {
-    return m.n > 0 ? std::sqrt(m.xx / static_cast<Real>(m.n)) : 0;
+    using std::sqrt;
+    return m.n > 0 ? sqrt(m.xx / static_cast<Real>(m.n)) : 0;
   }
 };
 /// The decoded group has the group's norm.
 struct norm_corrected {
   template <class Real>
   KVANT_HD static Real scalar(basic_moments<Real> m, std::type_identity_t<Real> step) {
-    return m.ll > 0 ? std::sqrt(m.xx / m.ll) / step : 0;
+    using std::sqrt;
+    return m.ll > 0 ? sqrt(m.xx / m.ll) / step : 0;
   }
 };
 /// Least squared error: <x, c> / <c, c>. The rule for keys.

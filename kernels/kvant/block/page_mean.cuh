@@ -27,8 +27,8 @@ struct centering_storage {
   alignas(16) float partial[Warps][Dim];
   alignas(16) float mean[Dim], slope[Dim], shift[Dim];
   alignas(16) std::uint16_t half_mean[Dim], half_slope[Dim], half_shift[Dim];
-  float inverse_factor[Dim];
-  std::int32_t spoiled;  // a value of the page is not finite
+  alignas(16) half factor[2][Dim];  // balance factors, of odd and even jobs
+  std::int32_t spoiled;             // a value of the page is not finite
 
   /// In the place of partial, mean and slope, which are made after them.
   __device__ __forceinline__ factor_storage<Dim, 1>& factors() {
@@ -48,11 +48,9 @@ __device__ __forceinline__ void hadamard_in_slot_order(float (&x)[4], int lane) 
       }
   };
   auto const over_lanes = [&](int step) {
+    float const sign = lane & step ? -1.f : 1.f;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float const y = __shfl_xor_sync(~0u, x[i], step);
-      x[i] = lane & step ? __fsub_rn(y, x[i]) : __fadd_rn(x[i], y);
-    }
+    for (int i = 0; i < 4; ++i) x[i] = __fmaf_rn(x[i], sign, __shfl_xor_sync(~0u, x[i], step));
   };
   in_lane(1), over_lanes(2), over_lanes(4), in_lane(2), over_lanes(1), over_lanes(8), over_lanes(16);
 }
@@ -60,7 +58,8 @@ __device__ __forceinline__ void hadamard_in_slot_order(float (&x)[4], int lane) 
 /// The mean from the partial sums, its rotation and what is stored of it, by one warp: writes the unit's header and
 /// what the warps share. `tokens` counts those that are not masked.
 template <class Key, int Dim, int Warps>
-__device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tokens, int lane, std::byte* header) {
+__device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, half const* factor, int tokens, int lane,
+                                       std::byte* header) {
   static_assert(Dim == 128, "center: head_dim 128");
   using rotation = rotation_of<Key>;
   constexpr float root = inverse_root_128;
@@ -68,16 +67,23 @@ __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tok
   float mean[4], slope[4], x[4];
   float largest = 0.f;
   bool spoiled = false;
+  {
+    float4 sum = reinterpret_cast<float4 const*>(s.partial[0])[lane];
+#pragma unroll
+    for (int w = 1; w < Warps; ++w) {
+      float4 const more = reinterpret_cast<float4 const*>(s.partial[w])[lane];
+      sum.x = __fadd_rn(sum.x, more.x), sum.y = __fadd_rn(sum.y, more.y);
+      sum.z = __fadd_rn(sum.z, more.z), sum.w = __fadd_rn(sum.w, more.w);
+    }
+    mean[0] = sum.x, mean[1] = sum.y, mean[2] = sum.z, mean[3] = sum.w;
+  }
+  float const share = __frcp_rn(static_cast<float>(tokens));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    int const c = 4 * lane + i;
-    float sum = s.partial[0][c];
-#pragma unroll
-    for (int w = 1; w < Warps; ++w) sum = __fadd_rn(sum, s.partial[w][c]);
-    mean[i] = __fdiv_rn(sum, static_cast<float>(tokens));
-    spoiled = spoiled || !(fabsf(sum) < INFINITY);
+    spoiled = spoiled || !(fabsf(mean[i]) < INFINITY);
+    mean[i] = __fmul_rn(mean[i], share);
     slope[i] = 1.f;
-    if constexpr (Key::is_balanced) slope[i] = s.inverse_factor[c];
+    if constexpr (Key::is_balanced) slope[i] = ptx::rcp(effective_factor(factor[4 * lane + i]));
     slope[i] = with_sign(slope[i], signs, i);
   }
 #pragma unroll
@@ -85,15 +91,13 @@ __device__ __forceinline__ void center(centering_storage<Dim, Warps>& s, int tok
   hadamard_in_slot_order(x, lane);
 #pragma unroll
   for (int i = 0; i < 4; ++i) x[i] = __fmul_rn(x[i], root), largest = fmaxf(largest, fabsf(x[i]));
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, step));
+  largest = ptx::warp_max(largest);
   half const scale = saturate_to_half(__fdiv_rn(largest, 127.f));
-  float const unit = static_cast<float>(scale);
+  float const unit = static_cast<float>(scale), inverse_unit = unit > 0.f ? __frcp_rn(unit) : 0.f;
   std::uint32_t bytes = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    float const q = unit > 0.f ? __fdiv_rn(x[i], unit) : 0.f;
-    int const stored = __float2int_rn(fminf(127.f, fmaxf(-127.f, q)));
+    int const stored = __float2int_rn(fminf(127.f, fmaxf(-127.f, __fmul_rn(x[i], inverse_unit))));
     bytes |= (static_cast<std::uint32_t>(stored) & 255u) << (8 * i);
     x[i] = __fsub_rn(x[i], __fmul_rn(static_cast<float>(stored), unit));
   }

@@ -39,11 +39,15 @@ struct lane_rows {
 /// Keys or values of one unit of a page to be coded.
 struct unit_job {
   side which;
-  std::byte* unit;               // null: nothing is written
-  std::int32_t page;             // index in the sequence
-  std::int32_t fresh;            // tokens of the page from here on are rows of T, not of W
-  std::int32_t without_factors;  // the sequence, if they are to be made of its first page; page 0 stores them; else -1
-  half* factors;                 // of the sequence and head
+  std::int32_t sequence, page;  // page: index in the sequence
+  std::int32_t fresh;           // tokens of the page from here on are rows of T, not of W
+  bool without_factors;         // they are to be made of the sequence's first page; page 0 stores them
+  half* factors;                // of the sequence and head
+};
+/// Where what a job needs lies: rows, and the page's id in the block table.
+struct job_source {
+  lane_rows rows;
+  std::int32_t const* id;
 };
 
 /// x, of which the compiler does not know that it is x: what is made of it is made where it stands.
@@ -74,14 +78,18 @@ struct page_quantizer {
   static_assert(!balanced || threads == Dim, "page_quantizer: a thread a channel makes the factors");
   static_assert(std::is_same_v<W, half> && sizeof(T) == 2, "page_quantizer: rows of half, or halves made of T");
   static_assert(Dim == 128, "page_quantizer: head_dim 128");
-  static constexpr float root = 11.31370849898f;  // sqrt(Dim)
   static constexpr int steps = Dim / 16;
 
   struct nothing {};
+  /// Rows wait in one place while those of the job before are in registers, or in two where they are read twice.
+  static constexpr int stages = Key::is_centered ? 2 : 1;
   struct storage {
-    alignas(256) std::byte rows[warps][staged_rows::bytes];          // of the job that comes next
-    unit_job job[warps][2];                                          // odd and even numbers: registers are for rows
-    alignas(16) uint4 operand[Key::is_centered ? 1 : 2][steps][32];  // of the values; of the keys, not centered
+    alignas(256) std::byte rows[stages][warps][staged_rows::bytes];
+    unit_job job[warps][2];  // odd and even numbers: registers are for rows
+    std::int32_t id[warps][2];
+    alignas(16) uint4 operand[steps][32];  // H_16 with the signs of the values
+    alignas(
+        16) std::uint32_t sign[Key::is_centered ? 1 : 4][Dim / 8];  // of the keys, as pairs of halves, if not centered
     std::conditional_t<Key::is_centered, centering_storage<Dim, warps>, nothing> centering;
   };
 
@@ -93,11 +101,11 @@ struct page_quantizer {
   /// The first of the two tokens of a page that the lane loads.
   [[nodiscard]] __device__ __forceinline__ int first_token() const { return 16 * warp + (lane >> 2); }
 
-  /// Codes job after job: next(job, rows, n, lane, first_token()) sets job number n and where the lane's rows of it
-  /// lie, or returns false; factor_bits(sequence, token, channel) is an element of a sequence's first page. By all
-  /// threads of the CTA. The rows of a job are asked for while the one before is coded.
-  template <class Next, class FactorBits>
-  __device__ __forceinline__ void run(Next next, FactorBits factor_bits) const {
+  /// Codes job after job: next(job, source, n, lane, first_token()) sets job number n and where it lies, or returns
+  /// false; unit(id, sequence) is where a page is written, or null; factor_bits(sequence, token, channel) is an element
+  /// of a sequence's first page. By all threads of the CTA. What a job needs is asked for while the one before is coded.
+  template <class Next, class Unit, class FactorBits>
+  __device__ __forceinline__ void run(Next next, Unit unit, FactorBits factor_bits) const {
     if (!request(0, next)) return;
     fill_operands();
     __syncthreads();
@@ -105,11 +113,16 @@ struct page_quantizer {
     for (std::int32_t n = 0;; ++n) {
       ptx::wait_for_copies();
       __syncwarp();
-      // What depends on the lane alone is made anew for each job of centered keys, for the same reason.
-      page_quantizer const now{s, sinks, one, Key::is_centered ? opaque(warp) : warp,
-                               Key::is_centered ? opaque(lane) : lane};
-      bool const more = now.job_of(n).which == side::key ? now.template run_one<side::key>(n, next, factor_bits)
-                                                         : now.template run_one<side::value>(n, next, factor_bits);
+      pairs x;
+      if constexpr (stages == 1) {
+        load_rows(x, n);
+        __syncwarp();
+      }
+      bool const more = request(n + 1, next);
+      if (job_of(n).which == side::key)
+        code_rows<side::key>(x, n, unit, factor_bits);
+      else
+        code_rows<side::value>(x, n, unit, factor_bits);
       if (!more) return;
     }
   }
@@ -119,50 +132,57 @@ struct page_quantizer {
   template <side S>
   using format_of = std::conditional_t<S == side::key, Key, Value>;
 
-  [[nodiscard]] __device__ __forceinline__ staged_rows staged() const { return {ptx::shared_address(s.rows[warp])}; }
-
+  [[nodiscard]] __device__ __forceinline__ staged_rows staged(std::int32_t n) const {
+    return {ptx::shared_address(s.rows[n % stages][warp])};
+  }
   [[nodiscard]] __device__ __forceinline__ unit_job const& job_of(std::int32_t n) const { return s.job[warp][n & 1]; }
 
   template <class Next>
   __device__ __forceinline__ bool request(std::int32_t n, Next& next) const {
-    unit_job job{side::key, nullptr, 0, 0, -1, nullptr};
-    lane_rows rows;
-    if (!next(job, rows, n, lane, first_token())) return false;
-    staged().request(rows.at, lane);
-    if (lane == 0) s.job[warp][n & 1] = job;
+    unit_job job{side::key, 0, 0, 0, false, nullptr};
+    job_source source;
+    if (!next(job, source, n, lane, first_token())) return false;
+    staged(n).request(source.rows.at, lane);
+    if (lane == 0) {
+      s.job[warp][n & 1] = job;
+      ptx::copy_4(ptx::shared_address(&s.id[warp][n & 1]), source.id);
+    }
+    if constexpr (balanced)
+      if (warp == 0 && lane < Dim / 8 && job.which == side::key && !job.without_factors)
+        ptx::copy_16(ptx::shared_address(s.centering.factor[n & 1] + 8 * lane), job.factors + 8 * lane);
     return true;
   }
 
-  /// Codes job number n, and asks for the next one.
-  template <side S, class Next, class FactorBits>
-  __device__ __forceinline__ bool run_one(std::int32_t n, Next& next, FactorBits& factor_bits) const {
+  /// Codes job number n; x: its rows, where they wait in one place alone.
+  template <side S, class Unit, class FactorBits>
+  __device__ __forceinline__ void code_rows(pairs& x, std::int32_t n, Unit& unit, FactorBits& factor_bits) const {
     using format = format_of<S>;
     using quantizer = row_quantizer<format, S, Dim>;
-    pairs x;
-    if (int const masked = masked_of(n); masked > 0 || !std::is_same_v<T, W>) prepare_rows(x, job_of(n), masked);
-    float norm[2], inverse[2];
+    float norm[2], back[2];
     quantizer q;
-    bool more;
     if constexpr (format::is_centered) {
-      center_rows(x, job_of(n), factor_bits, quantizer::quantize::input_rms, norm, inverse);
-      __syncwarp();
-      more = request(n + 1, next);
-      hadamard_operand const h = make_operand(lane, 0, 0);
-      q.rotate(x, [&](int) { return operand_registers<S>(h); });
+      if (masked_of(n) > 0 || !std::is_same_v<T, W>) {
+        load_rows(x, n);
+        staged(n).store(x, lane);
+        __syncwarp();
+      }
+      center_rows<quantizer>(x, n, unit, factor_bits, norm, back);
     } else {
-      staged().load(x, lane);
-      __syncwarp();
-      more = request(n + 1, next);
-      normalize(x, quantizer::quantize::input_rms, norm, inverse);
-      q.rotate(x, [&](int step) { return s.operand[S == side::key ? 1 : 0][step][lane]; });
+      if constexpr (stages > 1) load_rows(x, n);
+      normalize<quantizer>(x, norm, back);
     }
-    q.code(norm, inverse, one, lane);
-    if (std::byte* const unit = job_of(n).unit; unit != nullptr) {
+    if constexpr (S == side::key) {
+      if constexpr (!format::is_centered) turn_signs(x);
+      q.rotate(x, make_operand(lane, half_pair(quantizer::gain), 0, 0), one);
+    } else {
+      q.rotate(x, [&](int step) { return s.operand[step][lane]; });
+    }
+    q.code(norm, back, one, lane);
+    if (std::byte* const at = unit(s.id[warp][n & 1], job_of(n).sequence); at != nullptr) {
       int const masked = masked_of(n);
       if (masked > 0) mask_codes<S>(q.word, masked);
-      store<S>(q, unit, masked);
+      store<S>(q, at, masked);
     }
-    return more;
   }
   /// How many of the warp's tokens are masked; may be less than none.
   [[nodiscard]] __device__ __forceinline__ int masked_of(std::int32_t n) const {
@@ -171,111 +191,116 @@ struct page_quantizer {
 
   // ---- input ----
 
-  /// Staged rows of masked tokens become zeros, those of T halves.
-  __device__ __forceinline__ void prepare_rows(pairs& x, unit_job const& job, int masked) const {
-    staged().load(x, lane);
+  /// Staged rows, those of masked tokens as zeros, those of T as halves.
+  __device__ __forceinline__ void load_rows(pairs& x, std::int32_t n) const {
+    staged(n).load(x, lane);
+    if constexpr (!std::is_same_v<T, W>)
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if constexpr (!std::is_same_v<T, W>)
-        if (first_token() + 8 * r >= job.fresh)
+      for (int r = 0; r < 2; ++r)
+        if (first_token() + 8 * r >= job_of(n).fresh)
 #pragma unroll
           for (int c = 0; c < Dim / 32; ++c) {
             uint4 const v =
                 eight_elements<W, T>(make_uint4(x[r][4 * c], x[r][4 * c + 1], x[r][4 * c + 2], x[r][4 * c + 3]));
             x[r][4 * c] = v.x, x[r][4 * c + 1] = v.y, x[r][4 * c + 2] = v.z, x[r][4 * c + 3] = v.w;
           }
-      if ((lane >> 2) + 8 * r < masked)
+    if (int const masked = masked_of(n); masked > 0)
 #pragma unroll
-        for (int i = 0; i < Dim / 8; ++i) x[r][i] = 0;
-    }
-    staged().store(x, lane);
-    __syncwarp();
+      for (int r = 0; r < 2; ++r)
+        if ((lane >> 2) + 8 * r < masked)
+#pragma unroll
+          for (int i = 0; i < Dim / 8; ++i) x[r][i] = 0;
   }
 
   __device__ __forceinline__ void fill_operands() const {
-    fill_operands_of<side::value>();
-    if constexpr (!Key::is_centered) fill_operands_of<side::key>();
-  }
-  template <side S>
-  __device__ __forceinline__ void fill_operands_of() const {
-    std::uint32_t const signs = sign_bits<rotation_of<format_of<S>>, Dim>(lane & 3);
+    using quantizer = row_quantizer<Value, side::value, Dim>;
+    std::uint32_t const signs = sign_bits<rotation_of<Value>, Dim>(lane & 3);
     for (int step = warp; step < steps; step += warps) {
-      std::uint32_t const low = (signs << (15 - 2 * step)) & 0x80008000u;
-      std::uint32_t const high = (signs << (14 - 2 * step)) & 0x80008000u;
-      s.operand[S == side::key ? 1 : 0][step][lane] = operand_registers<S>(make_operand(lane, low, high));
+      hadamard_operand const h =
+          make_operand(lane, half_pair(quantizer::gain), (signs << (15 - 2 * step)) & 0x80008000u,
+                       (signs << (14 - 2 * step)) & 0x80008000u);
+      s.operand[step][lane] = make_uint4(h.low, h.low, h.high, h.high ^ 0x80008000u);
+    }
+    if constexpr (!Key::is_centered)
+      if (int const t = 32 * warp + lane; t < 4) {
+        std::uint32_t const bits = sign_bits<rotation_of<Key>, Dim>(t);
+        for (int i = 0; i < Dim / 8; ++i) s.sign[t][i] = half_pair(1.f) | ((bits << (15 - i)) & 0x80008000u);
+      }
+  }
+  __device__ __forceinline__ void turn_signs(pairs& x) const {
+#pragma unroll
+    for (int c = 0; c < Dim / 32; ++c) {
+      std::uint32_t sign[4];
+      ptx::load_shared(sign, ptx::shared_address(s.sign[lane & 3] + 4 * c));
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) x[r][4 * c + i] = ptx::mul2(x[r][4 * c + i], sign[i]);
     }
   }
 
-  /// Rows as they are: scaled in fp16 by a half, after a power of two where that would leave fp16's range.
-  __device__ __forceinline__ void normalize(pairs& x, float rms, float (&norm)[2], float (&inverse)[2]) const {
+  template <class Quantizer>
+  static __device__ __forceinline__ bool out_of_range(float const (&norm)[2]) {
+    bool out = false;
+#pragma unroll
+    for (int r = 0; r < 2; ++r)
+      out = out || !(norm[r] <= Quantizer::most_square && (norm[r] >= Quantizer::least_square || norm[r] == 0.f));
+    return __any_sync(~0u, out);
+  }
+  /// Rows as they are, times powers of two (1 / back) where their norms want it.
+  template <class Quantizer>
+  __device__ __forceinline__ void normalize(pairs& x, float (&norm)[2], float (&back)[2]) const {
     squared_norms<Dim>(x, lane, norm);
+    back[0] = back[1] = 1.f;
+    if (!out_of_range<Quantizer>(norm)) return;
     if (__any_sync(~0u, !(norm[0] + norm[1] < INFINITY))) {
       make_finite<Dim>(x);
       squared_norms<Dim>(x, lane, norm);
     }
-    float scale[2], power[2];
-    bool far = false;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      scale[r] = norm[r] > 0.f ? __fmul_rn(rms, ptx::rsqrt(norm[r])) : 0.f;
-      power[r] = scale[r] > 0x1p12f ? 0x1p13f : scale[r] < 0x1p-12f ? 0x1p-12f : 1.f;
-      far = far || power[r] != 1.f;
+      // The exponent of the norm is half of its square's; powers of two that are halves.
+      int const exponent = ((static_cast<int>(__float_as_uint(norm[r]) >> 23) - 127) >> 1) - 2;
+      int const power = norm[r] > 0.f ? max(-14, min(15, -exponent)) : 0;
+      float const p = __uint_as_float(static_cast<unsigned>(127 + power) << 23);
+      back[r] = __uint_as_float(static_cast<unsigned>(127 - power) << 23);
+      norm[r] = __fmul_rn(__fmul_rn(norm[r], p), p);
+      std::uint32_t const pair = ptx::half2_bits(p, p);
+#pragma unroll
+      for (int i = 0; i < Dim / 8; ++i) x[r][i] = ptx::mul2(x[r][i], pair);
     }
-    if (__any_sync(~0u, far)) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        std::uint32_t const p = ptx::half2_bits(power[r], power[r]);
-#pragma unroll
-        for (int i = 0; i < Dim / 8; ++i) x[r][i] = ptx::mul2(x[r][i], p);
-        scale[r] = __fmul_rn(scale[r], ptx::rcp(power[r]));
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) scale_row(x[r], scale[r], power[r], inverse[r]);
-  }
-  /// x <- x * scale, rounded to a half; inverse: 1 / (sqrt(Dim) s) for all that x was multiplied by, `power` before.
-  static __device__ __forceinline__ void scale_row(std::uint32_t (&x)[Dim / 8], float scale, float power,
-                                                   float& inverse) {
-    std::uint32_t const h = ptx::half2_bits(scale, scale);
-    float const used = __fmul_rn(power, ptx::low_half(h));
-    inverse = used > 0.f ? ptx::rcp(__fmul_rn(used, root)) : 0.f;
-#pragma unroll
-    for (int i = 0; i < Dim / 8; ++i) x[i] = ptx::mul2(x[i], h);
   }
 
-  /// Mean off, factors out, signs on; then the rows at norm `rms` as halves. Writes the header.
-  template <class FactorBits>
-  __device__ __forceinline__ void center_rows(pairs& x, unit_job const& job, FactorBits& factor_bits, float rms,
-                                              float (&norm)[2], float (&inverse)[2]) const {
+  /// Mean off, factors out, signs on. Writes the header.
+  template <class Quantizer, class Unit, class FactorBits>
+  __device__ __forceinline__ void center_rows(pairs& x, std::int32_t n, Unit& unit, FactorBits& factor_bits,
+                                              float (&norm)[2], float (&back)[2]) const {
     auto& c = s.centering;
-    int const tokens = page_tokens - (job.page == 0 ? sinks : 0);
-    if constexpr (balanced) {
-      int const channel = 32 * warp + lane;
-      half factor;
-      if (!std::is_same_v<FactorBits, factors_stored> && job.without_factors >= 0) {
-        factor = make_factor<Key, Dim, page_tokens, 1>(c.factors(), 0, channel, sinks, [&](int token) {
-          return factor_bits(job.without_factors, token, channel);
-        });
-        if (job.page == 0 && job.unit != nullptr) job.factors[channel] = factor;
-      } else {
-        factor = job.factors[channel];
+    auto const center_page = [&] {
+      staged(n).sum(c.partial[warp], lane);
+      __syncthreads();
+      if (warp == 0)
+        center<Key>(c, c.factor[n & 1], page_tokens - (job_of(n).page == 0 ? sinks : 0), lane,
+                    unit(s.id[warp][n & 1], job_of(n).sequence));
+      __syncthreads();
+    };
+    if constexpr (balanced && !std::is_same_v<FactorBits, factors_stored>)
+      if (job_of(n).without_factors) {
+        int const channel = 32 * warp + lane;
+        half const factor = make_factor<Key, Dim, page_tokens, 1>(
+            c.factors(), 0, channel, sinks, [&](int token) { return factor_bits(job_of(n).sequence, token, channel); });
+        c.factor[n & 1][channel] = factor;
+        if (job_of(n).page == 0 && unit(s.id[warp][n & 1], job_of(n).sequence) != nullptr)
+          job_of(n).factors[channel] = factor;
       }
-      c.inverse_factor[channel] = __fdiv_rn(1.f, effective_factor(factor));
-    }
-    staged().sum(c.partial[warp], lane);
-    __syncthreads();
-    if (warp == 0) center<Key>(c, tokens, lane, job.unit);
-    __syncthreads();
-    staged().load(x, lane);
+    center_page();
+    staged(n).load(x, lane);
     if (c.spoiled) {
       int const again = opaque(lane);
       make_finite<Dim>(x);
-      staged().store(x, again);
+      staged(n).store(x, again);
       __syncwarp();
-      staged().sum(c.partial[warp], again);
-      __syncthreads();
-      if (warp == 0) center<Key>(c, tokens, lane, job.unit);
-      __syncthreads();
+      center_page();
     }
     int const t = lane & 3;
 #pragma unroll
@@ -294,49 +319,51 @@ struct page_quantizer {
     }
     asm volatile("" ::: "memory");
     squared_norms<Dim>(x, lane, norm);
+    back[0] = back[1] = 1.f;
     // Halves will do where no residual comes near the ends of their range.
     float const least = fminf(norm[0], norm[1]);
-    if (__any_sync(~0u, !(least >= 0x1p-16f && norm[0] + norm[1] < 0x1p28f))) {
-      center_in_float(x, rms, norm, inverse);
-      return;
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) scale_row(x[r], __fmul_rn(rms, ptx::rsqrt(norm[r])), 1.f, inverse[r]);
+    if (__any_sync(~0u, !(least >= Quantizer::least_square && fmaxf(norm[0], norm[1]) <= Quantizer::most_square)))
+      center_in_float(x, n, norm, back);
   }
 
-  /// The same in fp32, for residuals of any size; once for the norms, once for the rows.
-  __device__ __forceinline__ void center_in_float(pairs& x, float rms, float (&norm)[2], float (&inverse)[2]) const {
+  /// The same in fp32, for residuals of any size, to a norm of 4: once for the norms, once for the rows, where they are
+  /// staged.
+  __device__ __forceinline__ void center_in_float(pairs& x, std::int32_t n, float (&norm)[2], float (&back)[2]) const {
     auto const& c = s.centering;
-    int const again = opaque(lane), t = again & 3;
-    staged().load(x, again);
-    auto const value = [&](int r, int i, bool high) {
-      int const at = 32 * (i / 4) + 8 * t + 2 * (i % 4) + high;
-      float const v = high ? ptx::high_half(x[r][i]) : ptx::low_half(x[r][i]);
-      return __fmaf_rn(__fsub_rn(v, c.mean[at]), c.slope[at], c.shift[at]);
-    };
-    float scales[2];
+    staged_rows const rows = staged(n);
+    int const again = opaque(lane);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float total = 0.f;
+      auto const value = [&](std::uint32_t pair, int at, bool high) {
+        float const v = high ? ptx::high_half(pair) : ptx::low_half(pair);
+        return __fmaf_rn(__fsub_rn(v, c.mean[at + high]), c.slope[at + high], c.shift[at + high]);
+      };
+      auto const each_pair = [&](auto use) {
+#pragma unroll 1
+        for (int k = 0; k < Dim / 32; ++k) {
+          std::uint32_t pair[4];
+          rows.load_chunk(pair, r, k, again);
 #pragma unroll
-      for (int i = 0; i < Dim / 8; ++i) {
-        float const low = value(r, i, false), high = value(r, i, true);
-        total = __fmaf_rn(high, high, __fmaf_rn(low, low, total));
-      }
+          for (int i = 0; i < 4; ++i) {
+            int const at = 32 * k + 8 * (again & 3) + 2 * i;
+            use(pair[i], value(pair[i], at, false), value(pair[i], at, true));
+          }
+          rows.store_chunk(pair, r, k, again);
+        }
+      };
+      float total = 0.f;
+      each_pair(
+          [&](std::uint32_t&, float low, float high) { total = __fmaf_rn(high, high, __fmaf_rn(low, low, total)); });
       total = __fadd_rn(total, __shfl_xor_sync(~0u, total, 1));
       total = __fadd_rn(total, __shfl_xor_sync(~0u, total, 2));
-      norm[r] = total > 1e-30f ? total : 0.f;  // what is less decodes to zeros
-      scales[r] = norm[r] > 0.f ? __fmul_rn(rms, ptx::rsqrt(norm[r])) : 0.f;
-      inverse[r] = scales[r] > 0.f ? ptx::rcp(__fmul_rn(scales[r], root)) : 0.f;
+      bool const some = total > 1e-30f;  // what is less decodes to zeros
+      float const scale = some ? __fmul_rn(4.f, ptx::rsqrt(total)) : 0.f;
+      norm[r] = some ? 16.f : 0.f, back[r] = some ? ptx::rcp(scale) : 0.f;
+      each_pair([&](std::uint32_t& pair, float low, float high) {
+        pair = ptx::half2_bits(__fmul_rn(low, scale), __fmul_rn(high, scale));
+      });
     }
-    staged().load(x, again);  // rather than 64 values in registers
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float const scale = scales[r];
-#pragma unroll
-      for (int i = 0; i < Dim / 8; ++i)
-        x[r][i] = ptx::half2_bits(__fmul_rn(value(r, i, false), scale), __fmul_rn(value(r, i, true), scale));
-    }
+    rows.load(x, again);
   }
 
   // ---- output ----

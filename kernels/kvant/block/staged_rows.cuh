@@ -32,21 +32,24 @@ struct staged_rows {
         ptx::copy_16((first ^ (static_cast<std::uint32_t>(c) << 6)) + 2048 * r,
                      static_cast<std::byte const*>(row[r]) + 64 * c + 16 * t);
   }
+  /// Chunk 4c + t of row g + 8r.
+  __device__ __forceinline__ void load_chunk(std::uint32_t* x, int r, int c, int lane) const {  // [4]
+    ptx::load_shared(x, (chunk(lane >> 2, lane & 3) ^ (static_cast<std::uint32_t>(c) << 6)) + 2048 * r);
+  }
+  __device__ __forceinline__ void store_chunk(std::uint32_t const* x, int r, int c, int lane) const {  // [4]
+    ptx::store_shared((chunk(lane >> 2, lane & 3) ^ (static_cast<std::uint32_t>(c) << 6)) + 2048 * r, x);
+  }
   __device__ __forceinline__ void load(row_pairs<128>& x, int lane) const {
-    std::uint32_t const first = chunk(lane >> 2, lane & 3);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int c = 0; c < 4; ++c)
-        ptx::load_shared(&x[r][4 * c], (first ^ (static_cast<std::uint32_t>(c) << 6)) + 2048 * r);
+      for (int c = 0; c < 4; ++c) load_chunk(&x[r][4 * c], r, c, lane);
   }
   __device__ __forceinline__ void store(row_pairs<128> const& x, int lane) const {
-    std::uint32_t const first = chunk(lane >> 2, lane & 3);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
-      for (int c = 0; c < 4; ++c)
-        ptx::store_shared((first ^ (static_cast<std::uint32_t>(c) << 6)) + 2048 * r, &x[r][4 * c]);
+      for (int c = 0; c < 4; ++c) store_chunk(&x[r][4 * c], r, c, lane);
   }
 
   /// sum[channel] <- the sum of the 16 rows, on the tensor cores: X^T 1. Exact to fp32's rounding, no more; a channel

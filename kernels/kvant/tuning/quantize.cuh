@@ -11,6 +11,6 @@ struct quantize {
 using commit = quantize<4>;
 /// Centered keys, and rows that are to be converted, want registers.
 template <bool Centered, bool Convert>
-using prefill = quantize<Centered || Convert ? 4 : 6>;
+using prefill = quantize<Convert ? 4 : Centered ? 5 : 6>;
 
 }  // namespace kvant::inline v0::tuning

@@ -232,6 +232,10 @@ __device__ __forceinline__ int fresh_thread_x() {
 __device__ __forceinline__ void copy_16(std::uint32_t to, void const* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+/// 4 bytes from global to shared memory, asynchronously.
+__device__ __forceinline__ void copy_4(std::uint32_t to, void const* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
 /// Until all copies of this thread have arrived.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 /// Four 8 x 8 matrices of 16-bit values, each transposed.

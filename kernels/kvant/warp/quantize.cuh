@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 
 #include <kvant/format/lloyd_max.hpp>
 #include <kvant/half.hpp>
@@ -11,92 +10,92 @@
 namespace kvant::inline v0 {
 
 /// What a codec gives the quantizer. A fragment is four registers of fp16 pairs in the order of a page's codes
-/// (layout/code_order.hpp), coordinates that were scaled to a root mean square of input_rms:
+/// (layout/code_order.hpp), coordinates of any size; search[i] says what register i is searched with:
 ///   fragments_per_unit, words_per_unit   as in fragment_unpack
-///   codes(z)                the fragment's codes in one word, every bit of it defined
-///   levels(codes, one, l)   their levels as fp16 pairs in fragment order: level = entry * level_unit, exact
-///   pack(codes, words)      the words of a packing unit from the codes of its fragments
+///   code(z, search, one, l)  the fragment's codes in one word, every bit of it defined, and their levels as fp16 pairs
+///                            in fragment order: level = entry / level_unit, exact, subnormal
+///   pack(codes, words)       the words of a packing unit from the codes of its fragments
 template <class Codec>
 struct fragment_quantize;
 
-/// The cell of |z| (which magnitude of the codebook is nearest) as a polynomial evaluated in fp16, z of rms `rms`:
-///   start + coefficient(1) a + ... + coefficient(degree) a^degree,  a = min(|z|, largest magnitude)
-/// is less than 128 and at least 64, so its mantissa counts sixteenths: the cell lies in bits 4 to 6. The coefficients
-/// are the least-squares fit to the cell boundaries, weighted by what moving a boundary costs in D; against exact
-/// boundaries, the share of codes that move by one and the cost in D (normal z, fp16 arithmetic included):
-///   4 bits: 0.16 % and 0.005 %;  3 bits: 0.06 % and less than 0.001 %
+/// The cell of |z| (which magnitude of the codebook is nearest) by arithmetic in fp16, for z of root mean square r:
+///   v = ((slope a / r + offset)^2 + shift)^2 + start,  a = min(|z|, r * largest magnitude)
+/// is less than 2048 and at least 1024, so its low bits count whole cells, rounded to nearest: the low byte of v is the
+/// cell and 8 (at 3 bits 4), which keeps it there where v is rounded down at 0. The numbers are the least-squares fit to the cell boundaries, weighted by what moving a
+/// boundary costs in D; against exact boundaries, the share of codes that move by one and the cost in D (normal z, fp16
+/// arithmetic included):
+///   4 bits: 0.8 % and 0.09 %;  3 bits: 0.1 % and 0.002 %
 /// tests/cuda/quantizer_cells.cu recomputes all of it.
 template <int Bits>
-struct cell_polynomial;
+struct cell_search;
 
 template <>
-struct cell_polynomial<4> {
-  static constexpr int degree = 4;
-  static constexpr float start = 64.f, rms = 4.f;
-  KVANT_HD static constexpr float coefficient(int power) {
-    return power == 1 ? 0.93017578125f : power == 2 ? 0.0189208984375f : power == 3 ? -0.0064697265625f : 2.4437904e-4f;
-  }
+struct cell_search<4> {
+  static constexpr float slope = 0.33693027f, offset = -1.0693359375f, shift = -3.8828125f, start = 1024.f;
 };
-/// Starts at 68, so that bit 6 is set: a code is the cell with that bit, all three inverted where z is negative.
 template <>
-struct cell_polynomial<3> {
-  static constexpr int degree = 3;
-  static constexpr float start = 68.f, rms = 4.f;
-  KVANT_HD static constexpr float coefficient(int power) {
-    return power == 1 ? 0.479248046875f : power == 2 ? 0.00592803955078125f : -0.0019102096557617188f;
-  }
+struct cell_search<3> {
+  static constexpr float slope = 0.5911948f, offset = -1.2607421875f, shift = -1.6376953125f, start = 1028.f;
+};
+
+/// What depends on the size of the coordinates, as pairs of halves.
+struct search_pair {
+  std::uint32_t slope, limit;
 };
 
 namespace detail {
 
 KVANT_HD constexpr std::uint32_t half_pair(float x) { return 0x00010001u * std::uint32_t{half_bits_portable(x)}; }
 
-/// The cells of two coordinates, in bits 4 to 6 of each half.
+/// The cells of two coordinates, in the low byte of each half.
 template <int Bits>
-__device__ __forceinline__ std::uint32_t cells(std::uint32_t z) {
-  using polynomial = cell_polynomial<Bits>;
-  using table = codebook_table<Bits>;
-  constexpr std::uint32_t limit = half_pair(static_cast<float>(table::largest) * table::step * polynomial::rms);
-  std::uint32_t const a = ptx::min_magnitude2(z, limit);
-  constexpr std::uint32_t top = half_pair(polynomial::coefficient(polynomial::degree));
-  std::uint32_t v = top;
-  [&]<int... I>(std::integer_sequence<int, I...>) {
-    ((v = ptx::fma2(v, a,
-                    std::integral_constant<std::uint32_t,
-                                           half_pair(polynomial::coefficient(polynomial::degree - 1 - I))>::value)),
-     ...);
-  }
-  (std::make_integer_sequence<int, polynomial::degree - 1>{});
-  constexpr std::uint32_t start = half_pair(polynomial::start);
-  return ptx::fma2(v, a, start);
+__device__ __forceinline__ std::uint32_t cells(std::uint32_t z, search_pair by) {
+  using search = cell_search<Bits>;
+  constexpr std::uint32_t offset = half_pair(search::offset), shift = half_pair(search::shift),
+                          start = half_pair(search::start);
+  std::uint32_t v = ptx::fma2(ptx::min_magnitude2(z, by.limit), by.slope, offset);
+  v = ptx::fma2(v, v, shift);
+  return ptx::fma2(v, v, start);
 }
 
-/// Nibbles n = 0..7 of a word from bits 4 to 6 of the eight bytes of low:high, others zero.
+/// Nibbles n = 0..7 of a word from the eight bytes of low:high, each less Base and then less than 16.
+template <std::uint32_t Base>
 __device__ __forceinline__ std::uint32_t nibbles(std::uint32_t low, std::uint32_t high) {
-  return ptx::prmt(low * 17u, high * 17u, 0x7531);
+  constexpr std::uint32_t base = Base * 0x01010101u * 0x110u;
+  return ptx::prmt(low * 0x110u - base, high * 0x110u - base, 0x7531);
+}
+
+/// Pairs of subnormal halves: magnitudes (bytes n = 0..7 of low:high) with the signs that the top bits of those of
+/// low_signs:high_signs are, all other bits of which are zero.
+__device__ __forceinline__ void signed_levels(std::uint32_t low, std::uint32_t high, std::uint32_t low_signs,
+                                              std::uint32_t high_signs, std::uint32_t (&l)[4]) {
+  l[0] = ptx::prmt(low, low_signs, 0x5140), l[2] = ptx::prmt(low, low_signs, 0x7362);
+  l[1] = ptx::prmt(high, high_signs, 0x5140), l[3] = ptx::prmt(high, high_signs, 0x7362);
 }
 
 }  // namespace detail
 
 template <>
 struct fragment_quantize<lloyd_max<4>> {
-  using unpack = fragment_unpack<lloyd_max<4>>;
+  using table = lloyd_max<4>::table;
   static constexpr int fragments_per_unit = 1, words_per_unit = 1;
-  static constexpr float input_rms = cell_polynomial<4>::rms;
   static constexpr float level_unit = 16777216.f;
 
-  static __device__ __forceinline__ std::uint32_t codes(std::uint32_t const (&z)[4]) {
+  static __device__ __forceinline__ std::uint32_t code(std::uint32_t const (&z)[4], search_pair const (&by)[4],
+                                                       std::uint32_t one, std::uint32_t (&l)[4]) {
+    constexpr std::uint32_t low =
+        detail::four_bytes(table::magnitude(0), table::magnitude(1), table::magnitude(2), table::magnitude(3));
+    constexpr std::uint32_t high =
+        detail::four_bytes(table::magnitude(4), table::magnitude(5), table::magnitude(6), table::magnitude(7));
     std::uint32_t v[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = detail::cells<4>(z[i]);
-    std::uint32_t const low = ptx::prmt(v[0], v[2], 0x6420) & 0x70707070u;
-    std::uint32_t const high = ptx::prmt(v[1], v[3], 0x6420) & 0x70707070u;
-    // Bytes of all ones where z is negative: prmt's sign mode.
-    std::uint32_t const w = detail::nibbles(low, high) | (ptx::prmt(z[0], z[2], 0xfdb9) & 0x80808080u);
-    return w | (ptx::prmt(z[1], z[3], 0xfdb9) & 0x08080808u);
-  }
-  static __device__ __forceinline__ void levels(std::uint32_t codes, std::uint32_t one, std::uint32_t (&l)[4]) {
-    unpack::unpack(&codes, 0, one, l);
+    for (int i = 0; i < 4; ++i) v[i] = detail::cells<4>(z[i], by[i]);
+    std::uint32_t const index = detail::nibbles<8>(ptx::prmt(v[0], v[2], 0x6420), ptx::prmt(v[1], v[3], 0x6420));
+    std::uint32_t const s0 = ptx::prmt(z[0], z[2], 0x7531) & 0x80808080u;
+    std::uint32_t const s1 = ptx::prmt(z[1], z[3], 0x7531) & 0x80808080u;
+    detail::signed_levels(ptx::prmt(low, high, index), ptx::prmt(low, high, detail::high_half_word(index, one)), s0, s1,
+                          l);
+    return index | s0 | s1 >> 4;
   }
   static __device__ __forceinline__ void pack(std::uint32_t const* codes, std::uint32_t* words) { words[0] = codes[0]; }
 };
@@ -105,27 +104,24 @@ template <>
 struct fragment_quantize<lloyd_max<3>> {
   using table = lloyd_max<3>::table;
   static constexpr int fragments_per_unit = 4, words_per_unit = 3;
-  static constexpr float input_rms = cell_polynomial<3>::rms;
-  static constexpr float level_unit = 1.f;
+  static constexpr float level_unit = 16777216.f;
 
-  static __device__ __forceinline__ std::uint32_t codes(std::uint32_t const (&z)[4]) {
+  static __device__ __forceinline__ std::uint32_t code(std::uint32_t const (&z)[4], search_pair const (&by)[4],
+                                                       std::uint32_t one, std::uint32_t (&l)[4]) {
+    constexpr std::uint32_t low =
+        detail::four_bytes(table::magnitude(3), table::magnitude(2), table::magnitude(1), table::magnitude(0));
+    constexpr std::uint32_t high =
+        detail::four_bytes(table::magnitude(0), table::magnitude(1), table::magnitude(2), table::magnitude(3));
     std::uint32_t v[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[i] = detail::cells<3>(z[i]);
-    std::uint32_t const low = (ptx::prmt(v[0], v[2], 0x6420) ^ ptx::prmt(z[0], z[2], 0xfdb9)) & 0x70707070u;
-    std::uint32_t const high = (ptx::prmt(v[1], v[3], 0x6420) ^ ptx::prmt(z[1], z[3], 0xfdb9)) & 0x70707070u;
-    return detail::nibbles(low, high);
-  }
-  static __device__ __forceinline__ void levels(std::uint32_t codes, std::uint32_t one, std::uint32_t (&l)[4]) {
-    constexpr std::uint32_t low =
-        detail::four_bytes(table::level(0) + 128, table::level(1) + 128, table::level(2) + 128, table::level(3) + 128);
-    constexpr std::uint32_t high =
-        detail::four_bytes(table::level(4) + 128, table::level(5) + 128, table::level(6) + 128, table::level(7) + 128);
-    std::uint32_t const m0 = ptx::prmt(low, high, codes);
-    std::uint32_t const m1 = ptx::prmt(low, high, detail::high_half_word(codes, one));
-    constexpr std::uint32_t exponent = 0x64646464u, bias = detail::half_pair(1024.f + 128.f);  // 1024 + byte
-    l[0] = ptx::sub2(ptx::prmt(m0, exponent, 0x4140), bias), l[2] = ptx::sub2(ptx::prmt(m0, exponent, 0x4342), bias);
-    l[1] = ptx::sub2(ptx::prmt(m1, exponent, 0x4140), bias), l[3] = ptx::sub2(ptx::prmt(m1, exponent, 0x4342), bias);
+    for (int i = 0; i < 4; ++i) v[i] = detail::cells<3>(z[i], by[i]);
+    // Bytes of all ones where z is negative: prmt's sign mode. They turn 4 + cell into 3 - cell.
+    std::uint32_t const n0 = ptx::prmt(z[0], z[2], 0xfdb9), n1 = ptx::prmt(z[1], z[3], 0xfdb9);
+    std::uint32_t const codes = detail::nibbles<0>((ptx::prmt(v[0], v[2], 0x6420) ^ n0) & 0x07070707u,
+                                                   (ptx::prmt(v[1], v[3], 0x6420) ^ n1) & 0x07070707u);
+    detail::signed_levels(ptx::prmt(low, high, codes), ptx::prmt(low, high, detail::high_half_word(codes, one)),
+                          n0 & 0x80808080u, n1 & 0x80808080u, l);
+    return codes;
   }
   static __device__ __forceinline__ void pack(std::uint32_t const* codes, std::uint32_t* words) {
 #pragma unroll

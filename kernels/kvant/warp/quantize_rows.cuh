@@ -62,29 +62,41 @@ __device__ __forceinline__ std::uint32_t sign_bits(int t) {
   return t < 2 ? (t == 0 ? s0 : s1) : (t == 2 ? s2 : s3);
 }
 
-/// H_16 as operands of m16n8k16 in lane 4g + t, its columns with the signs of fragment s: one table a side and CTA.
+/// H_16 times `gain` (a half) as an operand of m16n8k16 in lane 4g + t, the columns negated that the pairs of signs say.
 struct hadamard_operand {
   std::uint32_t low, high;  // k = 2t, 2t + 1 and k + 8, of row (or column) g; g + 8 has -high
 };
-__device__ __forceinline__ hadamard_operand make_operand(int lane, std::uint32_t sign_low, std::uint32_t sign_high) {
+__device__ __forceinline__ hadamard_operand make_operand(int lane, std::uint32_t gain, std::uint32_t sign_low,
+                                                         std::uint32_t sign_high) {
   int const g = lane >> 2, t = lane & 3;
   // H_16 has four equal quarters, one of them negated.
   std::uint32_t const h =
-      (__popc(g & (2 * t)) & 1 ? 0xbc00u : 0x3c00u) | (__popc(g & (2 * t + 1)) & 1 ? 0xbc000000u : 0x3c000000u);
+      gain ^ ((__popc(g & (2 * t)) & 1 ? 0x8000u : 0u) | (__popc(g & (2 * t + 1)) & 1 ? 0x80000000u : 0u));
   return {h ^ sign_low, h ^ sign_high};
 }
-/// In the order of registers that the side's mma takes: keys B, B; values A.
-template <side S>
-__device__ __forceinline__ uint4 operand_registers(hadamard_operand o) {
-  std::uint32_t const minus = o.high ^ 0x80008000u;
-  return S == side::key ? make_uint4(o.low, o.high, o.low, minus) : make_uint4(o.low, o.low, o.high, minus);
-}
 
-/// Rows that were scaled to a norm near the codec's input_rms: rotated, coded and packed.
+/// A float that is divided by way of a reciprocal, which is off by a unit in the last place.
+struct rough_float {
+  float value;
+  __device__ __forceinline__ rough_float(float x) : value(x) {}
+  __device__ __forceinline__ rough_float(int x) : value(static_cast<float>(x)) {}
+  __device__ __forceinline__ explicit operator float() const { return value; }
+  friend __device__ __forceinline__ rough_float operator*(rough_float a, rough_float b) {
+    return __fmul_rn(a.value, b.value);
+  }
+  friend __device__ __forceinline__ rough_float operator/(rough_float a, rough_float b) {
+    return __fmul_rn(a.value, ptx::rcp(b.value));
+  }
+  friend __device__ __forceinline__ bool operator>(rough_float a, rough_float b) { return a.value > b.value; }
+  friend __device__ __forceinline__ rough_float sqrt(rough_float a) { return sqrtf(a.value); }
+};
+
+/// Rows rotated, coded and packed.
 template <class Format, side S, int Dim>
 struct row_quantizer {
   using codec = codec_of<Format>;
   using quantize = fragment_quantize<codec>;
+  using search = cell_search<codec::bits>;
   using rule = scale_of<Format, S>;
   static_assert(rotation_of<Format>::rotates && grouping_of<Format>::group_channels(Dim) == Dim,
                 "row_quantizer: formats that rotate, one group a head");
@@ -93,6 +105,10 @@ struct row_quantizer {
   static constexpr int words = units * quantize::words_per_unit;
   static constexpr bool level_squares =  // values spend registers on <l, l> only if their rule reads it
       S == side::key || !(std::is_same_v<rule, unbiased> || std::is_same_v<rule, plain_norm>);
+  /// What H carries: sums of coordinates times levels of values are subnormal halves.
+  static constexpr float gain = S == side::key ? 1.f : 16.f;
+  /// Squared norms of rows (0 aside) with which fp16 is exact enough, and no sum leaves it.
+  static constexpr float least_square = S == side::key ? 0x1p-16f : 0x1p-6f, most_square = 0x1p16f;
 
   std::uint32_t word[words];
   /// Stored scalars: keys, in lanes 4g + g / 2, of tokens g and g + 8; values, in every lane, of token
@@ -101,117 +117,158 @@ struct row_quantizer {
 
   std::uint32_t y[steps][4];
 
-  /// y <- H x in fragment order: an mma with H_16 over the slots of a fragment, butterflies over the fragments. Keys
-  /// are X H, values H X^T, so either comes out as its page wants it. x: the rows times s; operand(s):
-  /// operand_registers.
+  /// y <- H x in fragment order for keys, X H: an mma with H_16 (of no signs), butterflies over the rest. Four registers
+  /// of a row, as they were loaded, are A: those of slots 16s + 2t and 16s + 8 + 2t take the places of rows g and g + 8,
+  /// the neighbours 16 slots on those of k + 8. So H_16 is over bits 0, 1, 2 and 4 of the slot, and no register moves.
+  __device__ __forceinline__ void rotate(row_pairs<Dim> const& x, hadamard_operand h, std::uint32_t one) {
+    static_assert(S == side::key);
+    // Four registers, of which the compiler does not know that three are equal: it would copy them for every mma.
+    std::uint32_t const zero = one ^ half_pair(1.f), low[2] = {h.low, h.high ^ zero},
+                        high[2] = {h.low ^ (zero << 1), h.high ^ 0x80008000u};
+#pragma unroll
+    for (int c = 0; c < steps / 2; ++c)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        std::uint32_t const a[4] = {x[r][4 * c], x[r][4 * c + 1], x[r][4 * c + 2], x[r][4 * c + 3]};
+        std::uint32_t to[2];
+        ptx::mma_halves(to, a, low[0], low[1]);
+        y[2 * c][r] = to[0], y[2 * c][r + 2] = to[1];
+        ptx::mma_halves(to, a, high[0], high[1]);
+        y[2 * c + 1][r] = to[0], y[2 * c + 1][r + 2] = to[1];
+      }
+#pragma unroll
+    for (int s = 0; s < steps; ++s)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) butterfly(y[s][r], y[s][r + 2]);
+    over_fragments<2>();
+  }
+  /// For values, H X^T: an mma with H_16 over the slots of a fragment, butterflies over the fragments. operand(s): the
+  /// registers of A, with the signs of fragment s.
   template <class Operand>
   __device__ __forceinline__ void rotate(row_pairs<Dim> const& x, Operand operand) {
+    static_assert(S == side::value);
 #pragma unroll
     for (int s = 0; s < steps; ++s) {
       uint4 const h = operand(s);
-      std::uint32_t c0[2], c1[2];
-      if constexpr (S == side::key) {
-        std::uint32_t const a[4] = {x[0][2 * s], x[1][2 * s], x[0][2 * s + 1], x[1][2 * s + 1]};
-        ptx::mma_halves(c0, a, h.x, h.y);
-        ptx::mma_halves(c1, a, h.z, h.w);
-      } else {
-        std::uint32_t const a[4] = {h.x, h.y, h.z, h.w};
-        ptx::mma_halves(c0, a, x[0][2 * s], x[0][2 * s + 1]);
-        ptx::mma_halves(c1, a, x[1][2 * s], x[1][2 * s + 1]);
+      std::uint32_t const a[4] = {h.x, h.y, h.z, h.w};
+      std::uint32_t c[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        ptx::mma_halves(c, a, x[r][2 * s], x[r][2 * s + 1]);
+        y[s][2 * r] = c[0], y[s][2 * r + 1] = c[1];
       }
-      y[s][0] = c0[0], y[s][1] = c0[1], y[s][2] = c1[0], y[s][3] = c1[1];
+    }
+    over_fragments<1>();
+  }
+
+  /// Words and scalars of what was rotated. norm: <row, row>; back: what a row was divided by; both of rows g and g + 8
+  /// in all lanes 4g + t.
+  __device__ __forceinline__ void code(float const (&norm)[2], float const (&back)[2], std::uint32_t one, int lane) {
+    search_pair by[4];
+    search_for(norm, by);
+    std::uint32_t codes[steps];
+    std::conditional_t<S == side::key, key_sums, value_sums> sums{};
+#pragma unroll
+    for (int s = 0; s < steps; ++s) {
+      std::uint32_t l[4];
+      codes[s] = quantize::code(y[s], by, one, l);
+      sums.add(y[s], l);
     }
 #pragma unroll
-    for (int step = 1; step < steps; step *= 2)
+    for (int u = 0; u < units; ++u)
+      quantize::pack(codes + u * quantize::fragments_per_unit, word + u * quantize::words_per_unit);
+    fit(sums, norm, back, lane);
+  }
+
+ private:
+  static __device__ __forceinline__ void butterfly(std::uint32_t& a, std::uint32_t& b) {
+    std::uint32_t const sum = ptx::add2(a, b);
+    b = ptx::sub2(a, b), a = sum;
+  }
+  template <int First>
+  __device__ __forceinline__ void over_fragments() {
+#pragma unroll
+    for (int step = First; step < steps; step *= 2)
 #pragma unroll
       for (int s = 0; s < steps; ++s)
         if (!(s & step))
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            std::uint32_t const a = y[s][i], b = y[s + step][i];
-            y[s][i] = ptx::add2(a, b), y[s + step][i] = ptx::sub2(a, b);
-          }
+          for (int i = 0; i < 4; ++i) butterfly(y[s][i], y[s + step][i]);
   }
 
-  /// Words and scalars of what was rotated. norm: <row, row>; inverse: 1 / (sqrt(Dim) s), both of rows g and g + 8 in
-  /// all lanes 4g + t.
-  __device__ __forceinline__ void code(float const (&norm)[2], float const (&inverse)[2], std::uint32_t one, int lane) {
-    std::uint32_t codes[steps];
+  /// A row's coordinates have its norm for root mean square: H is not orthonormal.
+  static __device__ __forceinline__ void search_for(float const (&norm)[2], search_pair (&by)[4]) {
+    using table = codebook_table<codec::bits>;
+    constexpr float largest = static_cast<float>(table::largest) * table::step;
 #pragma unroll
-    for (int s = 0; s < steps; ++s) codes[s] = quantize::codes(y[s]);
-#pragma unroll
-    for (int u = 0; u < units; ++u)
-      quantize::pack(codes + u * quantize::fragments_per_unit, word + u * quantize::words_per_unit);
-    if constexpr (S == side::key)
-      fit_keys(codes, norm, inverse, one, lane);
-    else
-      fit_values(codes, norm, inverse, one, lane);
-  }
-
- private:
-  static __device__ __forceinline__ half fit(float xx, float xl, float ll, float inverse) {
-    constexpr float unit = quantize::level_unit;
-    return codec::template fit<rule>(basic_moments<float>{Dim, xx, xl * unit * inverse, ll * unit * unit}).scalar[0];
+    for (int r = 0; r < 2; ++r) {
+      float const inverse = norm[r] > 0.f ? ptx::rsqrt(norm[r]) : 0.f;
+      float const slope = __fmul_rn(inverse, search::slope / gain),
+                  limit = __fmul_rn(__fmul_rn(norm[r], inverse), largest * gain);
+      search_pair const row{ptx::half2_bits(slope, slope), ptx::half2_bits(limit, limit)};
+      if constexpr (S == side::key)  // registers i and i + 2 are of token g + 8i
+        by[r] = by[r + 2] = row;
+      else  // 2r and 2r + 1 of tokens 2t + j + 8r
+        by[2 * r] = by[2 * r + 1] = {ptx::movmatrix(row.slope), ptx::movmatrix(row.limit)};
+    }
   }
 
   /// <l, l> and <y, l> from diagonals: rows 0..7 of A are levels, rows 8..15 coordinates of the same tokens.
-  __device__ __forceinline__ void fit_keys(std::uint32_t const (&codes)[steps], float const (&norm)[2],
-                                           float const (&inverse)[2], std::uint32_t one, int lane) {
-    float c[2][4] = {};
+  struct key_sums {
+    float c[2][4];
+    __device__ __forceinline__ void add(std::uint32_t const (&y)[4], std::uint32_t const (&l)[4]) {
 #pragma unroll
-    for (int s = 0; s < steps; ++s) {
-      std::uint32_t l[4];
-      quantize::levels(codes[s], one, l);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) ptx::mma_k8(c[i & 1], l[i], y[s][i], l[i]);
+      for (int i = 0; i < 4; ++i) ptx::mma_k8(c[i & 1], l[i], y[i], l[i]);
     }
-    bool const odd = lane & 4;
+  };
+  /// Over the dims of a lane, in fp16: [token / 8], a pair of tokens each.
+  struct value_sums {
+    std::uint32_t yl[2], ll[2];
+    static constexpr float level_scale = 32768.f;
+    __device__ __forceinline__ void add(std::uint32_t const (&y)[4], std::uint32_t const (&l)[4]) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) scalar[r] = fit(norm[r], odd ? c[r][3] : c[r][2], odd ? c[r][1] : c[r][0], inverse[r]);
-  }
-
-  /// Sums over the dims of a lane in fp16 by fours, then in fp32; then over lanes, each step halving the tokens of a
-  /// lane.
-  __device__ __forceinline__ void fit_values(std::uint32_t const (&codes)[steps], float const (&norm)[2],
-                                             float const (&inverse)[2], std::uint32_t one, int lane) {
-    float xl[2][2] = {}, ll[2][2] = {};  // [token / 8][token % 2]
-    constexpr float level_scale = quantize::level_unit == 1.f ? 0.0625f : 32768.f;
-#pragma unroll
-    for (int s = 0; s < steps; s += 2) {
-      std::uint32_t l[2][4];
-      quantize::levels(codes[s], one, l[0]);
-      quantize::levels(codes[s + 1], one, l[1]);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        std::uint32_t p = ptx::mul2(y[s][2 * r], l[0][2 * r]);
-        p = ptx::fma2(y[s][2 * r + 1], l[0][2 * r + 1], p);
-        p = ptx::fma2(y[s + 1][2 * r], l[1][2 * r], p);
-        p = ptx::fma2(y[s + 1][2 * r + 1], l[1][2 * r + 1], p);
-        xl[r][0] = __fadd_rn(xl[r][0], ptx::low_half(p)), xl[r][1] = __fadd_rn(xl[r][1], ptx::high_half(p));
+      for (int i = 0; i < 4; ++i) {
+        yl[i / 2] = ptx::fma2(y[i], l[i], yl[i / 2]);
         if constexpr (level_squares) {
-          std::uint32_t q = 0;
-#pragma unroll
-          for (int k = 0; k < 4; ++k) {
-            std::uint32_t const m = ptx::mul2(l[k / 2][2 * r + k % 2], half_pair(level_scale));
-            q = ptx::fma2(m, m, q);
-          }
-          ll[r][0] = __fadd_rn(ll[r][0], ptx::low_half(q)), ll[r][1] = __fadd_rn(ll[r][1], ptx::high_half(q));
+          std::uint32_t const m = ptx::mul2(l[i], half_pair(level_scale));
+          ll[i / 2] = ptx::fma2(m, m, ll[i / 2]);
         }
       }
     }
-    int const t = lane & 3, r = lane >> 4, holder = 8 * t + 4 * ((lane >> 3) & 1);
-    float const n[2] = {__shfl_sync(~0u, norm[0], holder), __shfl_sync(~0u, norm[1], holder)};
-    float const i[2] = {__shfl_sync(~0u, inverse[0], holder), __shfl_sync(~0u, inverse[1], holder)};
-    float const sum_ll = level_squares ? over_lanes(ll, lane) / (level_scale * level_scale) : 0.f;
-    scalar[0] = fit(r ? n[1] : n[0], over_lanes(xl, lane), sum_ll, r ? i[1] : i[0]);
+  };
+
+  /// From sums over entries and over coordinates that were rotated.
+  static __device__ __forceinline__ half fit_one(float norm, float back, float yl, float ll) {
+    constexpr float unit = quantize::level_unit, inverse_root = 0.08838834764f;  // 1 / sqrt(Dim)
+    return codec::template fit<rule>(basic_moments<rough_float>{Dim, norm * back * back,
+                                                                yl * back * (unit * inverse_root / gain),
+                                                                ll * unit * unit})
+        .scalar[0];
   }
-  static __device__ __forceinline__ float over_lanes(float const (&v)[2][2], int lane) {
-    bool const r = lane & 16, j = lane & 8;
-    float a[2];
+  __device__ __forceinline__ void fit(key_sums const& sums, float const (&norm)[2], float const (&back)[2], int lane) {
+    bool const odd = lane & 4;
 #pragma unroll
-    for (int k = 0; k < 2; ++k)
-      a[k] = __fadd_rn(r ? v[1][k] : v[0][k], __shfl_xor_sync(~0u, r ? v[0][k] : v[1][k], 16));
-    float const b = __fadd_rn(j ? a[1] : a[0], __shfl_xor_sync(~0u, j ? a[0] : a[1], 8));
+    for (int r = 0; r < 2; ++r) {
+      auto const& c = sums.c[r];
+      scalar[r] = fit_one(norm[r], back[r], odd ? c[3] : c[2], odd ? c[1] : c[0]);
+    }
+  }
+  /// Sums over lanes in fp32, each step halving the tokens of a lane.
+  __device__ __forceinline__ void fit(value_sums const& sums, float const (&norm)[2], float const (&back)[2],
+                                      int lane) {
+    int const t = lane & 3, r = lane >> 4, holder = 8 * t + 4 * ((lane >> 3) & 1) + r;
+    float const n = __shfl_sync(~0u, lane & 1 ? norm[1] : norm[0], holder);
+    float const b = __shfl_sync(~0u, lane & 1 ? back[1] : back[0], holder);
+    constexpr float scale = 1.f / (value_sums::level_scale * value_sums::level_scale);
+    float const ll = level_squares ? over_lanes(sums.ll, lane) * scale : 0.f;
+    scalar[0] = fit_one(n, b, over_lanes(sums.yl, lane), ll);
+  }
+  static __device__ __forceinline__ float over_lanes(std::uint32_t const (&v)[2], int lane) {
+    bool const r = lane & 16, j = lane & 8;
+    std::uint32_t const other = __shfl_xor_sync(~0u, r ? v[0] : v[1], 16), own = r ? v[1] : v[0];
+    float const a0 = __fadd_rn(ptx::low_half(own), ptx::low_half(other)),
+                a1 = __fadd_rn(ptx::high_half(own), ptx::high_half(other));
+    float const b = __fadd_rn(j ? a1 : a0, __shfl_xor_sync(~0u, j ? a0 : a1, 8));
     return __fadd_rn(b, __shfl_xor_sync(~0u, b, 4));
   }
 };

@@ -110,6 +110,7 @@ inline std::uint32_t shared_address(void const* p) {
 }
 inline std::byte* shared_pointer(std::uint32_t address) { return &shared_anchor + static_cast<std::int32_t>(address); }
 inline void copy_16(std::uint32_t to, void const* from) { std::memcpy(shared_pointer(to), from, 16); }
+inline void copy_4(std::uint32_t to, void const* from) { std::memcpy(shared_pointer(to), from, 4); }
 inline void wait_for_copies() {}
 inline void load_shared(std::uint32_t* to, std::uint32_t address) { std::memcpy(to, shared_pointer(address), 16); }
 inline void store_shared(std::uint32_t address, std::uint32_t const* from) {
