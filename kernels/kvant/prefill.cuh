@@ -78,6 +78,7 @@ struct prefill_work {
     __shared__ std::byte const* first_row[2][Quantizer::threads];
     cursor& c = cursors[quantizer.warp];
     if (quantizer.lane == 0) c.first = c.pages = 0;
+    move(c, static_cast<std::int32_t>(blockIdx.y >> 1), quantizer.lane);
     auto const head_of_grid = static_cast<std::int32_t>(blockIdx.x);
     first_row[0][threadIdx.x] =
         reinterpret_cast<std::byte const*>(rows.keys.row(quantizer.first_token(), head_of_grid));
@@ -88,7 +89,8 @@ struct prefill_work {
         [&](unit_job& job, job_source& source, std::int32_t number, int lane, int token) {
           auto const index = static_cast<std::int32_t>(blockIdx.y + static_cast<unsigned>(number) * gridDim.y);
           std::int32_t const in_batch = index >> 1;
-          if (static_cast<unsigned>(in_batch - c.first) >= static_cast<unsigned>(c.pages) && !move(c, in_batch, lane))
+          if (static_cast<unsigned>(in_batch - c.first) >= static_cast<unsigned>(c.pages) &&
+              (number == 0 || !move_on(c, in_batch, lane)))
             return false;
           std::int32_t const page = in_batch + c.to_page, first = page * Quantizer::page_tokens;
           bool const values = index & 1;
@@ -146,6 +148,9 @@ struct prefill_work {
     __syncwarp();
     return true;
   }
+
+  /// The same, apart from the code that is run for every job.
+  __device__ __noinline__ bool move_on(cursor& c, std::int32_t index, int lane) const { return move(c, index, lane); }
 
   /// New rows that stay exact, into the ring and the side record: 16 threads a row.
   __device__ __forceinline__ void copy_exact(std::int32_t sequence, std::int32_t head, prefill_span const& s) const {

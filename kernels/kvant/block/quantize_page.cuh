@@ -113,16 +113,12 @@ struct page_quantizer {
     for (std::int32_t n = 0;; ++n) {
       ptx::wait_for_copies();
       __syncwarp();
-      pairs x;
-      if constexpr (stages == 1) {
-        load_rows(x, n);
-        __syncwarp();
-      }
-      bool const more = request(n + 1, next);
+      bool more = false;
+      if constexpr (stages > 1) more = request(n + 1, next);
       if (job_of(n).which == side::key)
-        code_rows<side::key>(x, n, unit, factor_bits);
+        code_rows<side::key>(n, more, next, unit, factor_bits);
       else
-        code_rows<side::value>(x, n, unit, factor_bits);
+        code_rows<side::value>(n, more, next, unit, factor_bits);
       if (!more) return;
     }
   }
@@ -153,11 +149,13 @@ struct page_quantizer {
     return true;
   }
 
-  /// Codes job number n; x: its rows, where they wait in one place alone.
-  template <side S, class Unit, class FactorBits>
-  __device__ __forceinline__ void code_rows(pairs& x, std::int32_t n, Unit& unit, FactorBits& factor_bits) const {
+  /// Codes job number n; asks for the next one once its rows are in registers, where they wait in one place.
+  template <side S, class Next, class Unit, class FactorBits>
+  __device__ __forceinline__ void code_rows(std::int32_t n, bool& more, Next& next, Unit& unit,
+                                            FactorBits& factor_bits) const {
     using format = format_of<S>;
     using quantizer = row_quantizer<format, S, Dim>;
+    pairs x;
     float norm[2], back[2];
     quantizer q;
     if constexpr (format::is_centered) {
@@ -168,7 +166,11 @@ struct page_quantizer {
       }
       center_rows<quantizer>(x, n, unit, factor_bits, norm, back);
     } else {
-      if constexpr (stages > 1) load_rows(x, n);
+      load_rows(x, n);
+      if constexpr (stages == 1) {
+        __syncwarp();
+        more = request(n + 1, next);
+      }
       normalize<quantizer>(x, norm, back);
     }
     if constexpr (S == side::key) {
