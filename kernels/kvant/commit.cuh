@@ -74,7 +74,6 @@ __device__ __forceinline__ std::byte* unit_of(layer_view<T> const& layer, std::i
 
 template <class W>
 struct commit_work {
-  using tuning = tuning::commit;
   layer_list<W> list;
   std::int32_t window_tokens;
   std::int32_t* bad_page_id;
@@ -126,7 +125,7 @@ struct commit_work {
 };
 
 template <class Quantizer, class Work>
-__launch_bounds__(Quantizer::threads, Work::tuning::ctas_per_sm) __global__
+__launch_bounds__(Quantizer::threads, tuning::quantize::ctas_per_sm) __global__
     void quantize_kernel(__grid_constant__ Work const work, std::int32_t sinks) {
   __shared__ typename Quantizer::storage storage;
   wait_for_previous_launch();
@@ -135,9 +134,8 @@ __launch_bounds__(Quantizer::threads, Work::tuning::ctas_per_sm) __global__
 
 /// CTAs (heads, jobs, layers) for this many pages a head at most, no more than run at once; an odd number of jobs, so
 /// that a CTA takes keys and values in turn.
-template <class Tuning>
-dim3 quantize_grid(std::int64_t pages, std::int32_t heads, std::int32_t layers) {
-  std::int64_t const fit = std::max<std::int64_t>(1, Tuning::most_ctas / (std::int64_t{heads} * layers));
+inline dim3 quantize_grid(std::int64_t pages, std::int32_t heads, std::int32_t layers) {
+  std::int64_t const fit = std::max<std::int64_t>(1, tuning::quantize::most_ctas / (std::int64_t{heads} * layers));
   std::int64_t const jobs = std::max<std::int64_t>(1, 2 * pages);
   return dim3(static_cast<unsigned>(heads), static_cast<unsigned>(jobs <= fit ? jobs : (fit - 1) / 2 * 2 + 1),
               static_cast<unsigned>(layers));
@@ -186,10 +184,10 @@ template <kv_format Key, kv_format Value, int Dim, element W>
     return cudaErrorInvalidValue;
   if (layers.first.sequences.count == 0) return cudaSuccess;
   std::int64_t const pages = std::int64_t{layers.first.sequences.count} * options.max_pages;
-  return detail::launch_overlapped(
-      detail::quantize_kernel<quantizer, work>,
-      detail::quantize_grid<tuning::commit>(pages, options.kv_heads, layers.count), quantizer::threads, stream,
-      work{layers, options.window_tokens, options.bad_page_id, 0x3c003c00u}, layers.first.side.sinks);
+  return detail::launch_overlapped(detail::quantize_kernel<quantizer, work>,
+                                   detail::quantize_grid(pages, options.kv_heads, layers.count), quantizer::threads,
+                                   stream, work{layers, options.window_tokens, options.bad_page_id, 0x3c003c00u},
+                                   layers.first.side.sinks);
 }
 
 }  // namespace kvant::inline v0

@@ -33,7 +33,6 @@ struct prefill_span {
 template <class Key, class T, class W, int PageTokens>
 struct prefill_work {
   static constexpr std::int32_t page_tokens = PageTokens;
-  using tuning = tuning::prefill<Key::is_centered, !std::is_same_v<T, W>>;
   layer_view<W> layer;
   new_rows_view<T> rows;
   std::int32_t window_tokens;
@@ -254,10 +253,9 @@ template <kv_format Key, kv_format Value, int Dim, element W, element T>
   }
   std::int64_t const most_pages =
       layer.sequences.count * ((std::int64_t{rows.max_rows} + layer.window.rows) / quantizer::page_tokens);
-  if (cudaError_t const e =
-          detail::launch_overlapped(detail::quantize_kernel<quantizer, work>,
-                                    detail::quantize_grid<typename work::tuning>(most_pages, rows.kv_heads, 1),
-                                    quantizer::threads, stream, w, layer.side.sinks);
+  if (cudaError_t const e = detail::launch_overlapped(detail::quantize_kernel<quantizer, work>,
+                                                      detail::quantize_grid(most_pages, rows.kv_heads, 1),
+                                                      quantizer::threads, stream, w, layer.side.sinks);
       e != cudaSuccess)
     return e;
   bool const may_overwrite =
