@@ -103,7 +103,7 @@ inline double roofline_seconds(pool const& p, std::int64_t bytes) {
   int const launches = static_cast<int>(
       std::clamp<std::int64_t>(std::min<std::int64_t>(p.bytes / bytes, (std::int64_t{3} << 30) / bytes), 1, 64));
   constexpr int shared = 16 * (sizeof(kvant::bulk_ring<3, 4096>::storage) + 128);
-  check(cudaFuncSetAttribute(bulk_read, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  check(cudaFuncSetAttribute(ring_read, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   double best = 1e9;
   for (int ctas : {132 * 4, 132 * 8, 132 * 16})
     best = std::min(best, seconds(
@@ -117,7 +117,7 @@ inline double roofline_seconds(pool const& p, std::int64_t bytes) {
   best = std::min(best, seconds(
                             [&](cudaStream_t s) {
                               for (int i = 0; i < launches; ++i)
-                                bulk_read<<<132, 512, shared, s>>>(p.base + i * bytes, bytes / 4096, sink);
+                                ring_read<<<132, 512, shared, s>>>(p.base + i * bytes, bytes / 4096, sink);
                             },
                             5) /
                             launches);

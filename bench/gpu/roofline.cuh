@@ -7,7 +7,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include <kvant/warp/ring.cuh>
+#include <kvant/block/architecture.cuh>
+#include <kvant/warp/copies.cuh>
 
 namespace bench {
 
@@ -25,9 +26,9 @@ __global__ void stream_read(uint4 const* p, std::int64_t n, unsigned* sink) {
   if (x == 0x9e3779b9u) *sink = x;
 }
 
-/// Reads `chunks` chunks of 4 KB through the warps' private rings of bulk copies.
-__launch_bounds__(512) __global__ void bulk_read(std::byte const* p, std::int64_t chunks, unsigned* sink) {
-  using ring = kvant::bulk_ring<3, 4096>;
+/// Reads `chunks` chunks of 4 KB through the warps' private rings, by the copies that decode's pages take.
+__launch_bounds__(512) __global__ void ring_read(std::byte const* p, std::int64_t chunks, unsigned* sink) {
+  using ring = kvant::detail::copies_of<kvant::detail::architecture>::ring<3, 4096>;
   extern __shared__ std::byte shared[];
   int const warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   struct warp_storage {
@@ -39,8 +40,8 @@ __launch_bounds__(512) __global__ void bulk_read(std::byte const* p, std::int64_
   std::int64_t const step = std::int64_t{gridDim.x} * 16, from = std::int64_t{blockIdx.x} * 16 + warp;
   std::int64_t next = from;
   auto const request = [&](int stage) {
-    if (next >= chunks) return;
-    if (lane == 0) r.expect(stage, 4096), r.copy(stage, 0, reinterpret_cast<std::uint64_t>(p) + next * 4096, 4096);
+    if (next >= chunks) return r.skip();
+    r.fill(stage, {0, reinterpret_cast<std::uint64_t>(p) + next * 4096, 4096}, {0, 0, 0});
     next += step;
   };
   for (int i = 0; i < 3; ++i) request(i);

@@ -1,12 +1,15 @@
 #!/bin/sh
 # Builds, tests and benches the kernels on a machine with a GPU: sh bench/gpu/run.sh [FOLDER FOR RESULTS] [COMMIT]
+# The tests run twice, the second time (without the long ones) from PTX for compute_80: the code of older GPUs, cp.async.
 # Leaves h200.json there: {"machine": {...}, "rows": [...]}.
 set -eu
 cd "$(dirname -- "$0")/../.."
 out=${1:-build/gpu}
 commit=${2:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
 mkdir -p "$out" build/gpu
-flags="-std=c++20 -O3 -gencode=arch=compute_90a,code=sm_90a -Iinclude -Ikernels"
+flags="-std=c++20 -O3 -Iinclude -Ikernels"
+tuned="-gencode=arch=compute_90a,code=sm_90a"
+older="-gencode=arch=compute_80,code=compute_80"
 catch2=$(printf '#include <catch2/catch_all.hpp>\n' | c++ -x c++ -E - >/dev/null 2>&1 && echo "-lCatch2Main -lCatch2" || echo "-lCatch2WithMain")
 tests="append merge commit prefill decode"
 benches="decode append write"
@@ -14,12 +17,15 @@ benches="decode append write"
 builds=""
 for name in $tests; do
   # shellcheck disable=SC2086  # words
-  nvcc $flags -Itests "tests/gpu/$name.cu" -o "build/gpu/test_$name" $catch2 &
+  nvcc $flags $tuned -Itests "tests/gpu/$name.cu" -o "build/gpu/test_$name" $catch2 &
+  builds="$builds $!"
+  # shellcheck disable=SC2086
+  nvcc $flags $older -Itests "tests/gpu/$name.cu" -o "build/gpu/test_${name}_compute_80" $catch2 &
   builds="$builds $!"
 done
 for name in $benches; do
   # shellcheck disable=SC2086
-  nvcc $flags -Ibench "bench/gpu/$name.cu" -o "build/gpu/bench_$name" &
+  nvcc $flags $tuned -Ibench "bench/gpu/$name.cu" -o "build/gpu/bench_$name" &
   builds="$builds $!"
 done
 for build in $builds; do wait "$build"; done
@@ -28,6 +34,8 @@ failed=""
 for name in $tests; do
   echo "== test_$name"
   "build/gpu/test_$name" || failed="$failed $name"
+  echo "== test_${name}_compute_80"
+  "build/gpu/test_${name}_compute_80" "~[long]" || failed="$failed ${name}_compute_80"
 done
 rows=""
 for name in $benches; do

@@ -6,10 +6,13 @@
 #include <cuda_runtime_api.h>
 
 #include <kvant/attention/options.hpp>
+#include <kvant/block/architecture.cuh>
 #include <kvant/block/decode_block.cuh>
+#include <kvant/block/kernel_code.cuh>
 #include <kvant/block/overlap.cuh>
 #include <kvant/cache/views.hpp>
 #include <kvant/plan.cuh>
+#include <kvant/warp/copies.cuh>
 
 namespace kvant::inline v0 {
 
@@ -22,23 +25,30 @@ struct decode_output {
 
 namespace detail {
 
-template <class Block, class T, class O>
+template <class Key, class Value, int Dim, int Columns, class T, class O>
 __launch_bounds__(cta_warps * 32, 1) __global__ void decode_kernel(__grid_constant__ decode_arguments<T, O> const a) {
-  Block block{a, *reinterpret_cast<typename Block::storage*>(ptx::dynamic_shared()), static_cast<int>(threadIdx.x / 32),
-              static_cast<int>(threadIdx.x % 32)};
+  using block_type = decode_block<Key, Value, Dim, Columns, T, O, copies_of<architecture>>;
+  block_type block{a, *reinterpret_cast<typename block_type::storage*>(ptx::dynamic_shared()),
+                   static_cast<int>(threadIdx.x / 32), static_cast<int>(threadIdx.x % 32)};
   block.run();
 }
 
-template <class Block, class T, class O>
+template <class Key, class Value, int Dim, int Columns, class T, class O>
 cudaError_t launch_decode(decode_arguments<T, O> const& a, cudaStream_t stream) {
-  auto const kernel = decode_kernel<Block, T, O>;
-  constexpr int bytes = sizeof(typename Block::storage);
-  static_assert(bytes <= 232448, "decode_block: more shared memory than an SM lends to a CTA");
-  if (cudaError_t const e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-      e != cudaSuccess)
-    return e;
-  return launch_overlapped(kernel, dim3(static_cast<unsigned>(a.plan.shape.multiprocessors)), cta_warps * 32, bytes,
-                           stream, a);
+  auto const kernel = decode_kernel<Key, Value, Dim, Columns, T, O>;
+  kernel_code code;
+  if (cudaError_t const e = code_of(kernel, code); e != cudaSuccess) return e;
+  int const bytes = with_copies_of(code.architecture, []<class Copies>(Copies) {
+    constexpr int of_block = sizeof(typename decode_block<Key, Value, Dim, Columns, T, O, Copies>::storage);
+    static_assert(of_block <= Copies::shared_bytes, "decode_block: more shared memory than an SM lends to a CTA");
+    return of_block;
+  });
+  if (code.dynamic_shared_bytes < bytes)
+    if (cudaError_t const e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        e != cudaSuccess)
+      return e;
+  return launch_overlapped(kernel, code, dim3(static_cast<unsigned>(a.plan.shape.multiprocessors)), cta_warps * 32,
+                           bytes, stream, a);
 }
 
 }  // namespace detail
@@ -50,8 +60,8 @@ cudaError_t launch_decode(decode_arguments<T, O> const& a, cudaStream_t stream) 
 /// change between replays. The result is the same bits from run to run.
 ///
 /// cudaErrorInvalidValue: a null pointer, rows that are not 16-byte aligned (queries and output: 8, of floats 16),
-/// queries of another shape than the plan's. cudaErrorNotSupported: an option other than a softmax_scale above 0, or
-/// rows that are a new chunk.
+/// queries of another shape than the plan's, code for sm_90 on a device that lends a CTA less than 227 KB.
+/// cudaErrorNotSupported: an option other than a softmax_scale above 0, or rows that are a new chunk.
 template <kv_format Key, kv_format Value, int Dim, class T, class O>
 [[nodiscard]] cudaError_t decode_attention_async(layer_view<T> layer, queries_view<T> queries,
                                                  attention_options options, decode_output<O> output, decode_plan plan,
@@ -92,9 +102,8 @@ template <kv_format Key, kv_format Value, int Dim, class T, class O>
                                          (1u << 16) / static_cast<std::uint32_t>(ratio) + 1,
                                          static_cast<float>(scale * 1.4426950408889634),
                                          0x3c003c00u};
-  if (plan.shape.columns() == 4)
-    return detail::launch_decode<detail::decode_block<Key, Value, Dim, 4, T, O>>(a, stream);
-  return detail::launch_decode<detail::decode_block<Key, Value, Dim, 8, T, O>>(a, stream);
+  if (plan.shape.columns() == 4) return detail::launch_decode<Key, Value, Dim, 4>(a, stream);
+  return detail::launch_decode<Key, Value, Dim, 8>(a, stream);
 }
 
 }  // namespace kvant::inline v0

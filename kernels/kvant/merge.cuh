@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <kvant/block/architecture.cuh>
 #include <kvant/block/overlap.cuh>
 #include <kvant/config.hpp>
 #include <kvant/half.hpp>
@@ -39,6 +40,8 @@ struct merged_state {
 namespace detail {
 
 inline constexpr int merge_warps = 4;
+/// CTAs that shall fit an SM, 0: as many as the compiler likes. For sm_80 it would like more than registers allow.
+inline constexpr int merge_ctas_per_sm = architecture == 80 ? 5 : 0;
 
 template <class T>
 struct alignas(4 * sizeof(T)) four {
@@ -47,7 +50,7 @@ struct alignas(4 * sizeof(T)) four {
 
 /// A warp joins one row and head, four channels a lane.
 template <class T, class O>
-__launch_bounds__(merge_warps * 32) __global__
+__launch_bounds__(merge_warps * 32, merge_ctas_per_sm) __global__
     void merge_states_kernel(__grid_constant__ attention_states<T> const states, merged_state<O> const merged) {
   constexpr int most = attention_states<T>::most;
   float const empty = -INFINITY;

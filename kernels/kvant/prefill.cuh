@@ -203,7 +203,7 @@ __launch_bounds__(4 * Dim) __global__ void factors_kernel(__grid_constant__ Work
 
 /// What stays exact of the sequences whose pages had to be made first: a CTA a sequence and head.
 template <class Work>
-__launch_bounds__(256) __global__ void exact_rows_kernel(__grid_constant__ Work const work) {
+__launch_bounds__(256, 4) __global__ void exact_rows_kernel(__grid_constant__ Work const work) {
   wait_for_previous_launch();
   auto const i = static_cast<std::int32_t>(blockIdx.y);
   prefill_span const s = work.span(i);

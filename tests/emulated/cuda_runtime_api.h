@@ -114,9 +114,20 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
 }
 inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cudaSuccess; }
 inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+// Code for EMULATED_ARCHITECTURE, on a device that lends as much shared memory as the least of its kind.
+#if !defined(EMULATED_ARCHITECTURE)
+#define EMULATED_ARCHITECTURE 90
+#endif
+struct cudaFuncAttributes {
+  int ptxVersion, maxDynamicSharedSizeBytes;
+};
 template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int) {
-  return cudaSuccess;
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel) {
+  return *attributes = {EMULATED_ARCHITECTURE, 49152}, cudaSuccess;
+}
+template <class Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel, cudaFuncAttribute, int bytes) {
+  return bytes <= (EMULATED_ARCHITECTURE == 90 ? 232448 : 101376) ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 #include "emulator.hpp"

@@ -30,8 +30,13 @@ class block {
   block(int threads, std::size_t shared_bytes, std::function<void()> body)
       : fibers_(static_cast<std::size_t>(threads)),
         warps_(static_cast<std::size_t>(threads + 31) / 32),
-        shared_(shared_bytes + 1024),
-        body_(std::move(body)) {}
+        body_(std::move(body)) {
+    if (shared_bytes > sizeof shared_) {
+      std::fprintf(stderr, "emulated block: %zu bytes of shared memory\n", shared_bytes);
+      std::abort();
+    }
+    std::memset(shared_, 0xff, shared_bytes);  // NaN
+  }
 
   void run() {
     running = this;
@@ -60,9 +65,13 @@ class block {
   }
 
   [[nodiscard]] int thread() const { return current_; }
-  [[nodiscard]] std::byte* shared() {
-    return reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(shared_.data()) + 1023) / 1024 * 1024);
-  }
+  [[nodiscard]] std::byte* shared() { return shared_; }
+
+  /// Groups of asynchronous copies of a thread that are under way, the last one not ended.
+  struct copies_under_way {
+    std::deque<std::vector<std::function<void()>>> groups{1};
+  };
+  [[nodiscard]] copies_under_way& later() { return fibers_[static_cast<std::size_t>(current_)].copies; }
 
   /// All 32 lanes bring an In; compute(in) makes their Outs.
   template <class Out, class In, class Compute>
@@ -105,6 +114,7 @@ class block {
     ucontext_t context;
     char* stack = nullptr;
     bool ended = false;
+    copies_under_way copies;
   };
   struct warp_state {
     alignas(16) std::byte in[32][64], out[32][32];
@@ -134,7 +144,7 @@ class block {
   std::vector<fiber> fibers_;
   std::vector<warp_state> warps_;
   std::vector<int> barriers_[16];
-  std::vector<std::byte> shared_;
+  alignas(1024) static inline std::byte shared_[232448];  // static: ptx::shared_address
   std::function<void()> body_;
   std::deque<int> ready_;
   ucontext_t scheduler_;

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include <kvant/block/overlap.cuh>
 #include <kvant/block/queries.cuh>
@@ -32,11 +33,15 @@ struct decode_arguments {
 /// One CTA of the decode kernel. Its warps work in teams (split.hpp); a team goes through its spans: each warp takes
 /// its share of the span's exact rows, then of its pages, into one softmax state; the states of the team are merged,
 /// and the parts of a segment in the team that arrives last.
-template <class Key, class Value, int Dim, int Columns, class T, class O>
+template <class Key, class Value, int Dim, int Columns, class T, class O, class Copies>
 struct decode_block {
-  using stream = page_stream<Key, Value, Dim, Columns, T>;
+  using stream = page_stream<Key, Value, Dim, Columns, T, Copies>;
   using page_tiles = typename stream::tile_type;
-  using exact_tiles = exact_tile<T, Dim, Columns, page_tiles::has_offset>;
+  // Registers that the rest leaves, as ptxas has them; tests/cuda/kernels.cu says where they are too few.
+  static constexpr int tight = Copies::across_spans                          ? page_tiles::has_offset
+                               : page_tiles::has_offset && !Key::is_centered ? 2
+                                                                             : 1;
+  using exact_tiles = exact_tile<T, Dim, Columns, tight>;
   using state = softmax_state<Dim, Columns>;
   static constexpr int slot_floats = Dim * Columns, teams = Columns == 4 ? 4 : 2;
 
@@ -46,13 +51,23 @@ struct decode_block {
     float2 total[Columns];  // of what is joined: maximum and sum
     float kept[Columns];
   };
+  // What a warp's tiles arrive in, and its state for the others.
+  struct apart {
+    typename stream::stages_storage stages;
+    alignas(16) float slot[slot_floats];
+  };
+  union in_turn {
+    typename stream::stages_storage stages;
+    alignas(16) float slot[slot_floats];
+  };
   struct storage {
-    typename stream::stages_storage stages[cta_warps];
+    std::conditional_t<Copies::across_spans, apart, in_turn> memory[cta_warps];
     typename stream::queue_storage queues[cta_warps];
-    alignas(16) float slot[cta_warps][slot_floats];
     alignas(16) float2 states[cta_warps][Columns];
     decode_plan::team_work work[teams];
     team_storage team[teams];
+
+    [[nodiscard]] __device__ __forceinline__ float (&slot(int of_warp))[slot_floats] { return memory[of_warp].slot; }
   };
 
   decode_arguments<T, O> const& a;
@@ -74,7 +89,7 @@ struct decode_block {
   __device__ __forceinline__ void sync_team() const { ptx::barrier(1 + first_warp() / 4, 32 * team_warps()); }
 
   __device__ void run() {
-    stream pages(a.layer, a.plan, work(), s.stages[warp], s.queues[warp], lane);
+    stream pages(a.layer, a.plan, work(), s.memory[warp].stages, s.queues[warp], lane);
     wait_for_previous_launch(a);
     // The last CTA has the first teams: a segment's first part waits for the others.
     unsigned const block = gridDim.x - 1 - blockIdx.x;
@@ -92,6 +107,7 @@ struct decode_block {
     pages.look_up_first(team_warps(), place());
     prefetch_exact(work().first);
     pages.request_first(work().first.exact_begin < work().first.exact_end ? stream::early : stream::ahead);
+    pages.refill(work().first, team_warps(), place());
     while (true) {
       if (place() < Columns) store_query(team().queries, place(), query, lane);
       sync_team();
@@ -103,7 +119,7 @@ struct decode_block {
         page_tiles tile(team().queries, a.scale, a.one, lane);
         pages.attend(tile, st, team().span, team_warps(), place());
         tile.finish(st);
-        st.store(s.states[warp], s.slot[warp], lane);
+        st.store(s.states[warp], s.slot(warp), lane);
       }
       // What comes next is looked up while the warps meet.
       decode_span next = team().span;
@@ -116,6 +132,7 @@ struct decode_block {
       if (!more) return;
       sync_team();
       if (thread() == 0) team().span = team().next;
+      pages.refill(team().next, team_warps(), place());
     }
   }
 
@@ -260,7 +277,7 @@ struct decode_block {
       for (int i = 0; i < team_warps(); ++i) {
         auto const* const states = s.states[first_warp() + i];
         add(make_float2(states[column].x, states[column + 1].x),
-            reinterpret_cast<float4 const*>(s.slot[first_warp() + i])[quad()], sum);
+            reinterpret_cast<float4 const*>(s.slot(first_warp() + i))[quad()], sum);
       }
     if (span.part > 0) {
       std::int32_t const slot = span.first_team + span.part;
@@ -304,7 +321,7 @@ struct decode_block {
   /// launched before this one (run()) or to this one, and wait for nobody before they leave them.
   __device__ __forceinline__ void collect(decode_span const& span, float (&sum)[4]) const {
     constexpr int ahead = Columns == 4 ? 4 : 2;
-    auto* const weights = reinterpret_cast<float2*>(s.slot[first_warp()]);  // [parts, two columns]
+    auto* const weights = reinterpret_cast<float2*>(s.slot(first_warp()));  // [parts, two columns]
     int const at_once = min(32, ahead * groups()), columns = state::quad_column(quad()) / 2;
 #pragma unroll 1
     for (int from = 1; from < span.parts; from += at_once) {
@@ -345,10 +362,10 @@ struct decode_block {
     }
     if (groups() == 1) return;
     sync_team();  // the weights have been read
-    auto* const shared = reinterpret_cast<float4*>(s.slot[first_warp()]) + quad();
-    if (group() > 0) shared[group() * quads] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    auto const shared = [&](int of) { return reinterpret_cast<float4*>(s.slot(first_warp() + of)) + quad(); };
+    if (group() > 0) *shared(group()) = make_float4(sum[0], sum[1], sum[2], sum[3]);
     sync_team();
-    for (int i = 1; group() == 0 && i < groups(); ++i) add(make_float2(1.f, 1.f), shared[i * quads], sum);
+    for (int i = 1; group() == 0 && i < groups(); ++i) add(make_float2(1.f, 1.f), *shared(i), sum);
   }
 
   /// Turns the output of each column back and writes it.

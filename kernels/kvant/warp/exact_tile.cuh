@@ -17,8 +17,9 @@ namespace kvant::inline v0::detail {
 /// Keys, tokens as rows: the queries follow the order of positions (layout/slot_order.hpp). Values, channels as rows:
 /// output row 16k + g + 8h is channel exact_channel of it (warp/rotate.cuh).
 ///
-/// Tight: the state beside it leaves no registers, so the first values of bfloat16 wait until the keys are done with.
-template <class T, int Dim, int Columns, bool Tight = false>
+/// Tight: the state beside it leaves no registers, so the values of bfloat16 wait until the probabilities are made; above
+/// 1, the second half of the keys, too, until the first is done with.
+template <class T, int Dim, int Columns, int Tight = 0>
 struct exact_tile {
   static_assert(Dim == 128, "exact_tile: head_dim 128");
   using state = softmax_state<Dim, Columns>;
@@ -40,12 +41,14 @@ struct exact_tile {
   __device__ __forceinline__ void attend(state& st, std::int32_t count, Row row, Seen seen) const {
     int const g = lane >> 2, t = lane & 3;
     uint4 k[2][4];
-    {
+    auto const load_keys = [&](int from, int to) {
       auto const* const upper = reinterpret_cast<uint4 const*>(row(side::key, min(g, count - 1)));
       auto const* const lower = reinterpret_cast<uint4 const*>(row(side::key, min(g + 8, count - 1)));
 #pragma unroll
-      for (int c = 0; c < 4; ++c) k[0][c] = __ldcs(upper + 4 * c + t), k[1][c] = __ldcs(lower + 4 * c + t);
-    }
+      for (int c = from; c < to; ++c) k[0][c] = __ldcs(upper + 4 * c + t), k[1][c] = __ldcs(lower + 4 * c + t);
+    };
+    constexpr bool keys_in_halves = std::is_same_v<T, bfloat16> && own == 1 && Tight > 1;
+    load_keys(0, keys_in_halves ? 2 : 4);
     // Half of each row of values is asked for with the keys, half when the keys have left their registers.
     constexpr bool two = std::is_same_v<T, bfloat16>;  // two operands a probability, below: no registers to spare
     uint4 v[2][4];                                     // halves of a row; tokens 2t, 2t + 1, 2t + 8, 2t + 9
@@ -61,14 +64,19 @@ struct exact_tile {
     float s[4] = {};
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
+      if constexpr (keys_in_halves)
+        if (step == 4) {
+          __syncwarp();
+          load_keys(2, 4);
+        }
       uint2 const q = queries.at[step][lane];
       std::uint32_t const fragment[4] = {word(k[0][step / 2], 2 * (step % 2)), word(k[1][step / 2], 2 * (step % 2)),
                                          word(k[0][step / 2], 2 * (step % 2) + 1),
                                          word(k[1][step / 2], 2 * (step % 2) + 1)};
       ptx::mma(T{}, s, fragment, q.x, q.y);
     }
-    if constexpr (two && Tight) __syncwarp();
-    load_values(two ? 0 : 1);
+    constexpr bool late = two && Tight > 0;
+    if constexpr (!late) load_values(two ? 0 : 1);
     float x[2][own], largest[own];
 #pragma unroll
     for (int c = 0; c < own; ++c) {
@@ -81,9 +89,7 @@ struct exact_tile {
       largest[c] = fmaxf(x[0][c], x[1][c]) * a[c];
     }
     if (st.is_behind(largest, 0, false)) st.raise(largest, 0);
-    // A probability is one half, or two bfloat16 whose sum has as many bits: with 4 columns the low one is in the odd
-    // column, with 8 in a second operand.
-    constexpr bool apart = two && own == 2;
+    // A probability is one half, or two bfloat16 whose sum has as many bits, the low one in a second operand.
     std::uint32_t p[2], low[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -93,15 +99,16 @@ struct exact_tile {
         e[c] = ptx::exp2(fmaf(x[r][c], a[c], st.shift[c]));
         st.sum[c] += e[c];
       }
-      std::uint32_t pair = ptx::pair_bits(T{}, e[0], e[1]);
+      std::uint32_t const pair = ptx::pair_bits(T{}, e[0], e[1]);
       if constexpr (two) {
         float2 const kept = ptx::pair_values(T{}, pair);
-        if constexpr (own == 1)
-          pair = ptx::pair_bits(T{}, e[0], e[0] - kept.x);
-        else
-          low[r] = ptx::movmatrix(ptx::pair_bits(T{}, e[0] - kept.x, e[1] - kept.y));
+        low[r] = ptx::movmatrix(ptx::pair_bits(T{}, e[0] - kept.x, e[1] - kept.y));
       }
       p[r] = ptx::movmatrix(pair);
+    }
+    if constexpr (late) {
+      __syncwarp();
+      load_values(0);
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
@@ -116,11 +123,7 @@ struct exact_tile {
         fragment[i] = ptx::prmt(word(v[k / 4][i / 2 * 2], k % 4), word(v[k / 4][i / 2 * 2 + 1], k % 4),
                                 i % 2 == 0 ? 0x5410 : 0x7632);
       ptx::mma(T{}, st.out[k], fragment, p[0], p[1]);
-      if constexpr (apart) ptx::mma(T{}, st.out[k], fragment, low[0], low[1]);
-      if constexpr (two && own == 1) {
-#pragma unroll
-        for (int h = 0; h < 2; ++h) st.out[k][2 * h] += st.out[k][2 * h + 1], st.out[k][2 * h + 1] = 0.f;
-      }
+      if constexpr (two) ptx::mma(T{}, st.out[k], fragment, low[0], low[1]);
     }
   }
 

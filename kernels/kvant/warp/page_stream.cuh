@@ -8,9 +8,9 @@
 #include <kvant/layout/page_layout.hpp>
 #include <kvant/plan.cuh>
 #include <kvant/tuning/decode.cuh>
+#include <kvant/warp/copies.cuh>
 #include <kvant/warp/exact_page_tile.cuh>
 #include <kvant/warp/page_tile.cuh>
-#include <kvant/warp/ring.cuh>
 
 namespace kvant::inline v0::detail {
 
@@ -59,34 +59,39 @@ struct piece_list {
   }
 };
 
-/// A warp's pages, brought into its ring ahead of its work, across spans. A stage is a tile, with the header of its
-/// page where a piece begins. Units are multiples of 16 bytes, but copies begin at the multiple of 128 before
-/// (bulk_ring), so a stage begins with up to 112 bytes of something else.
-template <class Key, class Value, int Dim, int Columns, class T>
+/// A warp's pages, brought into its ring ahead of its work, across spans where Copies allow. A stage is a tile, with the
+/// header of its page where a piece begins. Units are multiples of 16 bytes; where copies begin at multiples of 128
+/// (bulk_ring), a stage begins with up to 112 bytes of something else.
+template <class Key, class Value, int Dim, int Columns, class T, class Copies>
 class page_stream : public piece_list<T> {
   using layout_type = page_layout<Key, Value>;
   static constexpr layout_type layout{page_shape{1, Dim, Dim, layout_type::least_page_tokens}};
   static constexpr int page_tokens = layout.shape.page_tokens, page_tiles = layout.tiles(),
                        tile_bytes = layout.tile_bytes(), header_bytes = layout.header_bytes();
-  static constexpr int stages = tuning::decode<Key, Value, Dim, Columns>::stages, queue = 32;
+  using tuned = tuning::decode<Key, Value, Dim, Columns>;
+  static constexpr int stages = Copies::across_spans ? tuned::stages : tuned::stages_in_99k, queue = 32;
   static_assert(page_tiles < 16 && (page_tiles & (page_tiles - 1)) == 0);
-  static constexpr int slack = header_bytes % 128 == 0 ? 0 : 112;
+  static constexpr int alignment = Copies::alignment, slack = header_bytes % alignment == 0 ? 0 : alignment - 16;
   static constexpr int tail_header = slack + tile_bytes;  // where a header lies that is not in front of its tile
-  // The place of a tile in its stage: where it begins, / 16; whether the page's header came with it; and whether that
-  // is apart, behind the tile, instead of in front of it.
-  static constexpr std::uint32_t place_mask = 31, header_apart = 32, with_header = 64;
-  static_assert((slack + header_bytes) / 16 <= place_mask);
-  using ring = bulk_ring<stages, (slack + tile_bytes + header_bytes + 127) / 128 * 128>;
+  // The place of a tile in its stage: where it begins, in place_units; whether the page's header came with it; and
+  // whether that is apart, behind the tile, instead of in front of it. In the low bits of an address.
+  static constexpr int place_unit = slack > 0 || header_bytes == 0 ? 16 : header_bytes;
+  static constexpr std::uint32_t place_mask = slack > 0 ? 31 : 1, header_apart = place_mask + 1,
+                                 with_header = 2 * header_apart;
+  static_assert((slack + header_bytes) / 16 <= 31 && 2 * with_header <= alignment);
+  static constexpr int stage_bytes = (slack + tile_bytes + header_bytes + alignment - 1) / alignment * alignment;
+  using ring = typename Copies::template ring<stages, stage_bytes>;
 
  public:
-  static constexpr int ahead = stages, early = tuning::decode<Key, Value, Dim, Columns>::early;
+  static constexpr int ahead = stages, early = Copies::across_spans ? tuned::early : ahead;
   using tile_type = page_tile<Key, Value, Dim, Columns>;
   using stages_storage = typename ring::storage;
   struct queue_storage {
     typename ring::barriers barriers;
     std::uint64_t where[queue];  // of the coming tiles: what to copy, plus its `place`; 0: none
-    std::int32_t next;           // the warp's tile that where[0] will be next
     std::int32_t before;         // pieces of the team's earlier spans
+    std::int32_t asked;          // what pause() puts away
+    std::uint32_t places;
   };
 
   __device__ __forceinline__ page_stream(layer_view<T> const& layer, decode_plan const& plan,
@@ -96,25 +101,44 @@ class page_stream : public piece_list<T> {
 
   /// Where the warp's first tiles lie; then asks for the first `count` of them, at most `ahead`.
   __device__ __forceinline__ void look_up_first(int team_warps, int place) {
-    if (lane_ == 0) s_.next = 0, s_.before = 0;
+    if (lane_ == 0) s_.before = 0;
     look_up(team_warps, place);
+    pause();
   }
   __device__ __forceinline__ void request_first(int count) {
+    if constexpr (Copies::across_spans) {
 #pragma unroll 1
-    while (asked_ < count) {
-      std::uint64_t const where = s_.where[asked_];
-      if (where == 0) return;
-      request(asked_, where, asked_);
+      while (asked_ < count) {
+        std::uint64_t const where = s_.where[asked_];
+        if (where == 0) return;
+        request(asked_, where, asked_);
+      }
+    }
+  }
+  /// Before each span, where no tile of another one may be on its way: asks for its first. Nobody needs what else the
+  /// ring's memory holds.
+  __device__ __forceinline__ void refill(decode_span const& span, int team_warps, int place) {
+    if constexpr (!Copies::across_spans) {
+      resume();
+      std::int32_t const tiles = tiles_of(span, first_piece(team_warps, place), team_warps);
+#pragma unroll 1
+      for (int i = 0; i < stages; ++i) {
+        if (asked_ % queue == 0) look_up(team_warps, place);
+        if (i < tiles)
+          request(ring_.stage(i));
+        else
+          skip();
+      }
+      pause();
     }
   }
 
   /// Attends to this warp's pieces of the team's next span.
   __device__ __forceinline__ void attend(tile_type& tile, typename tile_type::state& st, decode_span const& span,
                                          int team_warps, int place) {
+    resume();
     int const granule = this->work.split.granule;
-    std::int32_t const pieces = this->pieces_of(span, granule);
-    std::int32_t const first = (place - s_.before) & (team_warps - 1);  // this warp's first, within the span
-    std::int32_t tiles = first < pieces ? ((pieces - 1 - first) / team_warps + 1) * granule : 0;
+    std::int32_t const first = first_piece(team_warps, place), tiles = tiles_of(span, first, team_warps);
     // How many of a tile's tokens do not count: sinks, which only the first page has. Less than 1 in all other tiles.
     int masked = 0;
     if (this->layer.side.sinks > 0 && this->layer.sequences.first_of(span.sequence) == 0)
@@ -128,16 +152,21 @@ class page_stream : public piece_list<T> {
 #pragma unroll 1
       for (; i < end; ++i) {
         std::byte const* const stage = ring_.wait();
-        int const offset = slack > 0 ? static_cast<int>(places_ & place_mask) * 16 : 0;
+        int const offset = header_bytes > 0 ? static_cast<int>(places_ & place_mask) * place_unit : 0;
         if constexpr (header_bytes > 0)
           if (places_ & with_header)
             tile.read_mean(stage + (places_ & header_apart ? tail_header : offset - header_bytes));
         tile.attend(st, stage + offset, masked);
         masked -= fewer_masked;
-        request(ring_.release());
+        int const released = ring_.release();
+        if (Copies::across_spans || i + stages < tiles)
+          request(released);
+        else
+          skip();
       }
     }
     __syncwarp();
+    pause();
     if (lane_ == 0) s_.before += this->pieces_of(span, this->work.split.granule);
     __syncwarp();
   }
@@ -155,39 +184,65 @@ class page_stream : public piece_list<T> {
     std::uint64_t const unit = reinterpret_cast<std::uint64_t>(this->unit(span, page, page_tokens));
     bool const in_front = header_bytes > 0 && within == 0 && in_page == 0;
     std::uint64_t const from = unit + (in_front ? 0 : header_bytes + in_page * tile_bytes);
-    std::uint64_t const ahead = slack > 0 ? from % 128 : 0;
+    std::uint64_t const ahead = slack > 0 ? from % alignment : 0;
     std::uint32_t const header = header_bytes == 0 || within > 0 ? 0
                                  : in_front                      ? with_header
                                                                  : with_header + header_apart;
-    return from - ahead + (ahead + (in_front ? header_bytes : 0)) / 16 + header;
+    return from - ahead + (ahead + (in_front ? header_bytes : 0)) / place_unit + header;
   }
+  /// Where a ring has no more than it must, other code gets the registers meanwhile.
+  __device__ __forceinline__ void pause() {
+    if constexpr (!Copies::across_spans) {
+      __syncwarp();
+      if (lane_ == 0) s_.asked = asked_, s_.places = places_;
+      __syncwarp();
+    }
+  }
+  __device__ __forceinline__ void resume() {
+    if constexpr (!Copies::across_spans) asked_ = s_.asked, places_ = s_.places;
+  }
+
+  /// The places of the next tiles that the warp will ask for, when it has asked for a multiple of `queue`.
   __device__ __forceinline__ void look_up(int team_warps, int place) {
     __syncwarp();
-    std::int32_t const next = s_.next;
-    std::uint64_t const where = locate(next + lane_, team_warps, place);
+    std::uint64_t const where = locate(asked_ + lane_, team_warps, place);
     s_.where[lane_] = where;
     __syncwarp();
-    if (lane_ == 0) s_.next = next + queue;
+  }
+
+  /// This warp's first piece of the team's next span, within the span.
+  [[nodiscard]] __device__ __forceinline__ std::int32_t first_piece(int team_warps, int place) const {
+    return (place - s_.before) & (team_warps - 1);
+  }
+  /// This warp's tiles of the span.
+  [[nodiscard]] __device__ __forceinline__ std::int32_t tiles_of(decode_span const& span, std::int32_t first,
+                                                                 int team_warps) const {
+    int const granule = this->work.split.granule;
+    std::int32_t const pieces = this->pieces_of(span, granule);
+    return first < pieces ? ((pieces - 1 - first) / team_warps + 1) * granule : 0;
   }
 
   /// Asks for one more tile, if the warp has any left.
   __device__ __forceinline__ void request(int stage) {
     std::uint64_t const where = s_.where[asked_ & (queue - 1)];
+    if (where == 0) return skip();
     places_ >>= 8;
-    if (where != 0) request(stage, where, stages - 1);
+    request(stage, where, stages - 1);
   }
   /// place_byte: where its place goes among those of the stages.
   __device__ __forceinline__ void request(int stage, std::uint64_t where, int place_byte) {
     ++asked_;
-    std::uint32_t const place = slack > 0 ? static_cast<std::uint32_t>(where) & 127 : 0;
-    if constexpr (slack > 0) places_ |= place << (8 * place_byte);
-    if (!ptx::elect()) return;
-    std::uint32_t const bytes = slack > 0 ? (place & place_mask) * 16 + tile_bytes : tile_bytes;
+    std::uint32_t const place = header_bytes > 0 ? static_cast<std::uint32_t>(where) & (alignment - 1) : 0;
+    if constexpr (header_bytes > 0) places_ |= place << (8 * place_byte);
+    std::uint32_t const bytes = (header_bytes > 0 ? (place & place_mask) * place_unit : 0) + tile_bytes;
     bool const apart = header_bytes > 0 && (place & header_apart) != 0;
-    ring_.expect(stage, bytes + (apart ? header_bytes : 0));
-    ring_.copy(stage, 0, where - place, bytes);
     static_assert(page_tiles <= 2, "page_stream: a header that is apart is one tile away");
-    if (apart) ring_.copy(stage, tail_header, where - place + bytes - 2 * tile_bytes - header_bytes, header_bytes);
+    ring_.fill(stage, {0, where - place, bytes},
+               {tail_header, where - place + bytes - 2 * tile_bytes - header_bytes, apart ? header_bytes : 0u});
+  }
+  __device__ __forceinline__ void skip() {
+    places_ >>= 8;
+    ring_.skip();
   }
 
   queue_storage& s_;
@@ -198,8 +253,9 @@ class page_stream : public piece_list<T> {
 };
 
 /// Exact pages: rows are read straight from memory, in tiles of 16.
-template <class Key, class Value, int Dim, int Columns, class T>
-requires(is_exact<Key>&& is_exact<Value>) class page_stream<Key, Value, Dim, Columns, T> : public piece_list<T> {
+template <class Key, class Value, int Dim, int Columns, class T, class Copies>
+requires(is_exact<Key>&& is_exact<Value>) class page_stream<Key, Value, Dim, Columns, T, Copies>
+    : public piece_list<T> {
   using layout_type = page_layout<Key, Value>;
   static constexpr layout_type layout{page_shape{1, Dim, Dim, layout_type::least_page_tokens}};
   static constexpr int page_tokens = layout.shape.page_tokens, page_tiles = page_tokens / exact_tile_rows,
@@ -226,6 +282,7 @@ requires(is_exact<Key>&& is_exact<Value>) class page_stream<Key, Value, Dim, Col
     __syncwarp();
   }
   __device__ __forceinline__ void request_first(int) {}
+  __device__ __forceinline__ void refill(decode_span const&, int, int) {}
 
   __device__ __forceinline__ void attend(tile_type& tile, typename tile_type::state& st, decode_span const& span,
                                          int team_warps, int place) {

@@ -238,6 +238,13 @@ __device__ __forceinline__ void copy_4(std::uint32_t to, void const* from) {
 }
 /// Until all copies of this thread have arrived.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+/// What this thread has copied since the last time is a group, perhaps an empty one.
+__device__ __forceinline__ void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+/// Until all groups of this thread but the newest `UnderWay` have arrived.
+template <int UnderWay>
+__device__ __forceinline__ void wait_for_copy_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(UnderWay) : "memory");
+}
 /// Four 8 x 8 matrices of 16-bit values, each transposed.
 __device__ __forceinline__ void ldmatrix_transposed(std::uint32_t (&a)[4], std::uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"

@@ -108,10 +108,31 @@ inline std::uint32_t shared_address(void const* p) {
   return static_cast<std::uint32_t>(reinterpret_cast<std::intptr_t>(p) -
                                     reinterpret_cast<std::intptr_t>(&shared_anchor));
 }
-inline std::byte* shared_pointer(std::uint32_t address) { return &shared_anchor + static_cast<std::int32_t>(address); }
-inline void copy_16(std::uint32_t to, void const* from) { std::memcpy(shared_pointer(to), from, 16); }
-inline void copy_4(std::uint32_t to, void const* from) { std::memcpy(shared_pointer(to), from, 4); }
-inline void wait_for_copies() {}
+inline std::byte* shared_pointer(std::uint32_t address) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<std::intptr_t>(&shared_anchor) +
+                                      static_cast<std::int32_t>(address));
+}
+/// Asynchronous copies are done at once by even lanes, which shows who overwrites what is still read, and when they are
+/// waited for by odd lanes, which shows who reads what has not come.
+inline void copy_later(std::uint32_t to, void const* from, std::size_t bytes) {
+  if (emulated_lane() % 2 == 0)
+    std::memcpy(shared_pointer(to), from, bytes);
+  else
+    emulated::block::running->later().groups.back().push_back([=] { std::memcpy(shared_pointer(to), from, bytes); });
+}
+inline void copy_16(std::uint32_t to, void const* from) { copy_later(to, from, 16); }
+inline void copy_4(std::uint32_t to, void const* from) { copy_later(to, from, 4); }
+inline void end_copy_group() { emulated::block::running->later().groups.emplace_back(); }
+template <int UnderWay>
+void wait_for_copy_groups() {
+  auto& groups = emulated::block::running->later().groups;
+  for (; groups.size() > UnderWay + 1; groups.pop_front())
+    for (auto const& copy : groups.front()) copy();
+}
+inline void wait_for_copies() {
+  end_copy_group();
+  wait_for_copy_groups<0>();
+}
 inline void load_shared(std::uint32_t* to, std::uint32_t address) { std::memcpy(to, shared_pointer(address), 16); }
 inline void store_shared(std::uint32_t address, std::uint32_t const* from) {
   std::memcpy(shared_pointer(address), from, 16);

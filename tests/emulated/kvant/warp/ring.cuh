@@ -10,36 +10,37 @@
 
 namespace kvant::inline v0 {
 
-/// The ring of kernels/kvant/warp/ring.cuh, copies done at once: a stage must receive what was announced, and must be
-/// read before it is filled again.
+struct ring_piece {
+  int offset;
+  std::uint64_t from;
+  std::uint32_t bytes;
+};
+
+/// The ring of kernels/kvant/warp/ring.cuh, copies done at once: a stage must be read before it is filled again.
 template <int Stages, int StageBytes>
 struct bulk_ring {
   static_assert(StageBytes % 128 == 0, "bulk_ring: a stage must be a multiple of 128 bytes");
   struct storage {
     alignas(128) std::byte stages[Stages * StageBytes];
   };
-  using barriers = std::uint64_t[Stages];  // bytes announced, + 1 << 32 while the stage is full
+  using barriers = std::uint64_t[Stages];  // whether the stage is full
 
   bulk_ring(storage& s, barriers& b) : storage_(s), barriers_(b) {
     if (threadIdx.x % 32 == 0)
       for (std::uint64_t& barrier : b) barrier = 0;
     __syncwarp();
   }
-  void expect(int stage, std::uint32_t bytes) const {
+  void fill(int stage, ring_piece first, ring_piece second) const {
+    if (!ptx::elect()) return;
     require(barriers_[stage] == 0, "a stage is filled that nobody has read");
-    require(bytes <= StageBytes && bytes % 16 == 0, "more bytes than a stage has");
-    barriers_[stage] = full + bytes;
+    copy(stage, first);
+    copy(stage, second);
+    barriers_[stage] = 1;
   }
-  void copy(int stage, int offset, std::uint64_t from, std::uint32_t bytes) const {
-    require(barriers_[stage] >= full + bytes, "more bytes than were announced");
-    require(from % 16 == 0 && offset % 16 == 0 && bytes % 16 == 0, "an unaligned copy");
-    require(offset + static_cast<int>(bytes) <= StageBytes, "a copy past the stage");
-    std::memcpy(storage_.stages + stage * StageBytes + offset, reinterpret_cast<void const*>(from), bytes);
-    barriers_[stage] -= bytes;
-  }
+  void skip() const {}
   std::byte const* wait() const {
     __syncwarp();
-    require(barriers_[read_] == full, "a stage is waited for that was not filled");
+    require(barriers_[read_] == 1, "a stage is waited for that was not filled");
     return storage_.stages + read_ * StageBytes;
   }
   int release() {
@@ -50,9 +51,16 @@ struct bulk_ring {
     if (++read_ == Stages) read_ = 0;
     return released;
   }
+  int stage(int i) const { return (read_ + i) % Stages; }
 
  private:
-  static constexpr std::uint64_t full = std::uint64_t{1} << 32;
+  void copy(int stage, ring_piece piece) const {
+    if (piece.bytes == 0) return;
+    require(piece.from % 16 == 0 && piece.offset % 16 == 0 && piece.bytes % 16 == 0, "an unaligned copy");
+    require(piece.offset + static_cast<int>(piece.bytes) <= StageBytes, "a copy past the stage");
+    std::memcpy(storage_.stages + stage * StageBytes + piece.offset, reinterpret_cast<void const*>(piece.from),
+                piece.bytes);
+  }
   static void require(bool holds, char const* what) {
     if (holds) return;
     std::fprintf(stderr, "emulated ring: %s\n", what);
