@@ -21,6 +21,9 @@ template <class O>
 struct decode_output {
   O* out = nullptr;              // [rows, q heads, value_dim]
   float* log_sum_exp = nullptr;  // [rows, q heads], natural log; may be null
+  /// Device memory; may be null. Set to 1 + sequence where a page id is out of range, in builds that define
+  /// KVANT_DEBUG_PAGE_IDS, which read page 0 in its place. Other builds do not look.
+  std::int32_t* bad_page_id = nullptr;
 };
 
 namespace detail {
@@ -57,7 +60,8 @@ cudaError_t launch_decode(decode_arguments<T, O> const& a, cudaStream_t stream) 
 /// Reads every page, window row and sink once. At most 8 rows x group ratio a sequence, causal. `plan` is this step's
 /// (make_decode_plan_async on the same stream, for the same sequences), and its shape is the launch's. Stream-ordered;
 /// allocates nothing, waits for nothing; graphs may capture it, and lengths, tables, slots and the contents of q may
-/// change between replays. The result is the same bits from run to run.
+/// change between replays. The result is the same bits from run to run. Launches that may run at once need plans of their
+/// own: partial results lie in the plan's workspace, and CTAs wait there for those of CTAs launched before them.
 ///
 /// cudaErrorInvalidValue: a null pointer, rows that are not 16-byte aligned (queries and output: 8, of floats 16),
 /// queries of another shape than the plan's, code for sm_90 on a device that lends a CTA less than 227 KB.
@@ -98,6 +102,7 @@ template <kv_format Key, kv_format Value, int Dim, class T, class O>
                                          plan,
                                          output.out,
                                          output.log_sum_exp,
+                                         output.bad_page_id,
                                          ratio,
                                          (1u << 16) / static_cast<std::uint32_t>(ratio) + 1,
                                          static_cast<float>(scale * 1.4426950408889634),

@@ -69,7 +69,8 @@ class decoding {
             cudaSuccess);
     REQUIRE(kvant::decode_attention_async<K, V, dim>(
                 device_.view, queries(device_q_.get(), offsets_on_device_ ? device_offsets_.get() : nullptr),
-                kvant::attention_options{}, kvant::decode_output<O>{out, lse_.get()}, plan, stream) == cudaSuccess);
+                kvant::attention_options{}, kvant::decode_output<O>{out, lse_.get(), bad_page_id_.get()}, plan,
+                stream) == cudaSuccess);
   }
   std::size_t places() const { return places_; }
   /// The layer as the kernels see it; a test may put the pages elsewhere.
@@ -79,6 +80,7 @@ class decoding {
   void upload_lengths() { device_.length.upload(cache_.length); }
   std::vector<float> out() const { return out_.host(); }
   std::vector<float> log_sum_exp() const { return lse_.host(); }
+  std::int32_t bad_page_id() const { return bad_page_id_.host()[0]; }
 
   errors against_reference() const {
     std::vector<double> expected(places_ * dim), expected_lse(places_);
@@ -137,6 +139,7 @@ class decoding {
   gpu::buffer<float> out_, lse_;
   kvant::decode_shape shape_;
   gpu::buffer<std::byte> workspace_;
+  gpu::buffer<std::int32_t> bad_page_id_{std::vector<std::int32_t>{0}};
   bool offsets_on_device_ = true;
 };
 
@@ -360,3 +363,21 @@ TEST_CASE("without row offsets, each sequence has one row", "[gpu][decode]") {
   gpu::launched(false, [&](cudaStream_t stream) { d.launch(stream); });
   CHECK(d.against_reference().out <= 1e-3);
 }
+
+#ifdef KVANT_DEBUG_PAGE_IDS
+TEST_CASE("a page id out of range is told, and not followed", "[gpu][decode]") {
+  for (std::int32_t const wrong : {-7, std::numeric_limits<std::int32_t>::max()}) {
+    support::attention_cache<c4, tq<4>, half> cache({.shape = {2, dim, dim, 64}, .sinks = 4},
+                                                    {{300, 256, 0, 1, 1}, {700, 640, 0, 1, 2}});
+    decoding<pair<c4, tq<4>>> d(cache, 4);
+    std::vector<std::int32_t> ids = cache.ids;
+    ids[at(static_cast<int>(d.layer().table.row_stride) + 3)] = wrong;
+    gpu::buffer<std::int32_t> table(ids);
+    gpu::launched(false, [&](cudaStream_t stream) { d.launch(stream); });
+    CHECK(d.bad_page_id() == 0);
+    d.layer().table.ids = table.get();
+    gpu::launched(false, [&](cudaStream_t stream) { d.launch(stream); });
+    CHECK(d.bad_page_id() == 2);
+  }
+}
+#endif

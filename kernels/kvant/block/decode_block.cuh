@@ -24,6 +24,7 @@ struct decode_arguments {
   decode_plan plan;
   O* out;                       // [rows, q heads, dim]
   float* log_sum_exp;           // [rows, q heads] or null
+  std::int32_t* bad_page_id;    // decode_output
   std::int32_t ratio;           // q heads of a kv head
   std::uint32_t inverse_ratio;  // 2^16 / ratio + 1
   float scale;                  // softmax scale * log2(e)
@@ -89,7 +90,7 @@ struct decode_block {
   __device__ __forceinline__ void sync_team() const { ptx::barrier(1 + first_warp() / 4, 32 * team_warps()); }
 
   __device__ void run() {
-    stream pages(a.layer, a.plan, work(), s.memory[warp].stages, s.queues[warp], lane);
+    stream pages(a.layer, a.plan, work(), a.bad_page_id, s.memory[warp].stages, s.queues[warp], lane);
     wait_for_previous_launch(a);
     // The last CTA has the first teams: a segment's first part waits for the others.
     unsigned const block = gridDim.x - 1 - blockIdx.x;

@@ -23,6 +23,7 @@ struct piece_list {
   decode_plan const& plan;
   decode_plan::team_work const& work;  // in shared memory
   int const page_tiles;                // a granule is one tile, or these
+  std::int32_t* bad_page_id;           // decode_output
 
   [[nodiscard]] __device__ __forceinline__ std::int32_t pieces_of(decode_span const& span, int granule) const {
     std::int32_t const tiles = span.tiles_end - span.tiles_begin;
@@ -55,7 +56,14 @@ struct piece_list {
                                                                  int page_tokens) const {
     std::int32_t index = layer.sequences.first_of(span.sequence) / page_tokens + page;
     if (index >= layer.table.capacity) index %= layer.table.capacity;
-    return layer.pages.unit(layer.table.ids[span.sequence * layer.table.row_stride + index], span.head);
+    std::int32_t id = layer.table.ids[span.sequence * layer.table.row_stride + index];
+#ifdef KVANT_DEBUG_PAGE_IDS
+    if (id < 0 || id >= layer.pages.count) {
+      if (bad_page_id != nullptr) *bad_page_id = 1 + span.sequence;
+      id = 0;
+    }
+#endif
+    return layer.pages.unit(id, span.head);
   }
 };
 
@@ -95,9 +103,9 @@ class page_stream : public piece_list<T> {
   };
 
   __device__ __forceinline__ page_stream(layer_view<T> const& layer, decode_plan const& plan,
-                                         decode_plan::team_work const& work, stages_storage& memory, queue_storage& s,
-                                         int lane)
-      : piece_list<T>{layer, plan, work, page_tiles}, s_(s), ring_(memory, s.barriers), lane_(lane) {}
+                                         decode_plan::team_work const& work, std::int32_t* bad_page_id,
+                                         stages_storage& memory, queue_storage& s, int lane)
+      : piece_list<T>{layer, plan, work, page_tiles, bad_page_id}, s_(s), ring_(memory, s.barriers), lane_(lane) {}
 
   /// Where the warp's first tiles lie; then asks for the first `count` of them, at most `ahead`.
   __device__ __forceinline__ void look_up_first(int team_warps, int place) {
@@ -274,9 +282,9 @@ requires(is_exact<Key>&& is_exact<Value>) class page_stream<Key, Value, Dim, Col
   };
 
   __device__ __forceinline__ page_stream(layer_view<T> const& layer, decode_plan const& plan,
-                                         decode_plan::team_work const& work, stages_storage&, queue_storage& s,
-                                         int lane)
-      : piece_list<T>{layer, plan, work, page_tiles}, s_(s), lane_(lane) {}
+                                         decode_plan::team_work const& work, std::int32_t* bad_page_id, stages_storage&,
+                                         queue_storage& s, int lane)
+      : piece_list<T>{layer, plan, work, page_tiles, bad_page_id}, s_(s), lane_(lane) {}
   __device__ __forceinline__ void look_up_first(int, int) {
     if (lane_ == 0) s_.before = 0;
     __syncwarp();
