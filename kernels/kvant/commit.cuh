@@ -6,6 +6,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <kvant/block/architecture.cuh>
 #include <kvant/block/find_page.cuh>
 #include <kvant/block/overlap.cuh>
 #include <kvant/block/quantize_page.cuh>
@@ -124,8 +125,11 @@ struct commit_work {
   }
 };
 
+/// CTAs that shall fit an SM. Code for sm_120 needs a few registers more than four of them leave each other.
+inline constexpr int quantize_ctas_per_sm = architecture == 120 ? 3 : tuning::quantize::ctas_per_sm;
+
 template <class Quantizer, class Work>
-__launch_bounds__(Quantizer::threads, tuning::quantize::ctas_per_sm) __global__
+__launch_bounds__(Quantizer::threads, quantize_ctas_per_sm) __global__
     void quantize_kernel(__grid_constant__ Work const work, std::int32_t sinks) {
   __shared__ typename Quantizer::storage storage;
   wait_for_previous_launch();
