@@ -39,7 +39,9 @@ struct decode_block {
   using stream = page_stream<Key, Value, Dim, Columns, T, Copies>;
   using page_tiles = typename stream::tile_type;
   // Registers that the rest leaves, as ptxas has them; tests/cuda/kernels.cu says where they are too few.
-  static constexpr int tight = Copies::across_spans                          ? page_tiles::has_offset
+  static constexpr bool int8_keys = query_storage<Key, Dim, Columns>::bytes;
+  static constexpr int tight = std::is_same_v<T, half> ? page_tiles::has_offset && !(Key::is_centered && int8_keys)
+                               : Copies::across_spans  ? page_tiles::has_offset
                                : page_tiles::has_offset && !Key::is_centered ? 2
                                                                              : 1;
   using exact_tiles = exact_tile<T, Dim, Columns, tight>;

@@ -17,8 +17,9 @@ namespace kvant::inline v0::detail {
 /// Keys, tokens as rows: the queries follow the order of positions (layout/slot_order.hpp). Values, channels as rows:
 /// output row 16k + g + 8h is channel exact_channel of it (warp/rotate.cuh).
 ///
-/// Tight: the state beside it leaves no registers, so the values of bfloat16 wait until the probabilities are made; above
-/// 1, the second half of the keys, too, until the first is done with.
+/// Tight: the state beside it leaves no registers, so values wait, the second half of a row of half until the first is
+/// done with, both halves of bfloat16 until the probabilities are made; above 1, the second half of bfloat16 keys, too,
+/// until the first is done with.
 template <class T, int Dim, int Columns, int Tight = 0>
 struct exact_tile {
   static_assert(Dim == 128, "exact_tile: head_dim 128");
@@ -75,7 +76,7 @@ struct exact_tile {
                                          word(k[1][step / 2], 2 * (step % 2) + 1)};
       ptx::mma(T{}, s, fragment, q.x, q.y);
     }
-    constexpr bool late = two && Tight > 0;
+    constexpr bool late = Tight > 0;
     if constexpr (!late) load_values(two ? 0 : 1);
     float x[2][own], largest[own];
 #pragma unroll
@@ -106,13 +107,13 @@ struct exact_tile {
       }
       p[r] = ptx::movmatrix(pair);
     }
-    if constexpr (late) {
+    if constexpr (late && two) {
       __syncwarp();
       load_values(0);
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      if constexpr (two)
+      if constexpr (late || two)
         if (k == 4) {
           __syncwarp();
           load_values(1);
