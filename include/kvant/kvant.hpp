@@ -1,6 +1,8 @@
 #pragma once
 
 /// Everything of kvant that needs nothing but the standard library. JSON, safetensors and saved files: <kvant/io/...>.
+#include <kvant/attention/cpu_attention.hpp>
+#include <kvant/attention/executor.hpp>
 #include <kvant/attention/merge.hpp>
 #include <kvant/attention/options.hpp>
 #include <kvant/attention/reference.hpp>

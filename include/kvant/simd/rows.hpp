@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include <kvant/config.hpp>
@@ -36,31 +37,57 @@ inline void widen(T const* KVANT_RESTRICT from, float* KVANT_RESTRICT to, int n)
   for (; i < n; ++i) to[i] = static_cast<float>(from[i]);
 }
 
+#if KVANT_SIMD_AVX
+inline void transpose_8x8(__m256 (&r)[8]) {
+  __m256 s[8];
+  for (int i = 0; i < 8; i += 2) {
+    s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    r[i] = _mm256_shuffle_ps(s[i], s[i + 2], 0x44);
+    r[i + 1] = _mm256_shuffle_ps(s[i], s[i + 2], 0xee);
+    r[i + 2] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0x44);
+    r[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    s[i] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x20);
+    s[i + 4] = _mm256_permute2f128_ps(r[i], r[i + 4], 0x31);
+  }
+  for (int i = 0; i < 8; ++i) r[i] = s[i];
+}
+#endif
+
 /// [16, n] -> [n, 16], n a multiple of 8.
 inline void transpose_16(float const* KVANT_RESTRICT from, float* KVANT_RESTRICT to, int n) {
 #if KVANT_SIMD_AVX
   for (int c = 0; c < n; c += 8)
     for (int t = 0; t < 16; t += 8) {
-      __m256 r[8], s[8];
+      __m256 r[8];
       for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(from + std::int64_t{t + i} * n + c);
-      for (int i = 0; i < 8; i += 2) {
-        s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-      }
-      for (int i = 0; i < 8; i += 4) {
-        r[i] = _mm256_shuffle_ps(s[i], s[i + 2], 0x44);
-        r[i + 1] = _mm256_shuffle_ps(s[i], s[i + 2], 0xee);
-        r[i + 2] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0x44);
-        r[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xee);
-      }
-      for (int i = 0; i < 4; ++i) {
-        _mm256_storeu_ps(to + std::int64_t{c + i} * 16 + t, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-        _mm256_storeu_ps(to + std::int64_t{c + i + 4} * 16 + t, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-      }
+      transpose_8x8(r);
+      for (int i = 0; i < 8; ++i) _mm256_storeu_ps(to + std::int64_t{c + i} * 16 + t, r[i]);
     }
 #else
   for (int c = 0; c < n; ++c)
     for (int t = 0; t < 16; ++t) to[std::int64_t{c} * 16 + t] = from[std::int64_t{t} * n + c];
+#endif
+}
+
+/// 32-bit words [8, 16] -> [16, 8].
+inline void transpose_words_8x16(std::byte const* KVANT_RESTRICT from, std::uint32_t* KVANT_RESTRICT to) {
+#if KVANT_SIMD_AVX
+  for (int j = 0; j < 2; ++j) {  // eight columns
+    __m256 r[8];
+    for (int i = 0; i < 8; ++i)
+      r[i] = _mm256_castsi256_ps(_mm256_loadu_si256(reinterpret_cast<__m256i const*>(from + 64 * i + 32 * j)));
+    transpose_8x8(r);
+    for (int i = 0; i < 8; ++i)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 64 * j + 8 * i), _mm256_castps_si256(r[i]));
+  }
+#else
+  for (int i = 0; i < 8; ++i)
+    for (int j = 0; j < 16; ++j) std::memcpy(to + 8 * j + i, from + 64 * i + 4 * j, 4);
 #endif
 }
 

@@ -16,31 +16,53 @@
 
 namespace kvant::inline v0::simd {
 
+/// Bytes of the widest vector that the instruction set has: wider ones in one piece are torn apart badly.
+#if defined(__AVX512F__)
+inline constexpr std::size_t native_bytes = 64;
+#elif defined(__AVX__)
+inline constexpr std::size_t native_bytes = 32;
+#else
+inline constexpr std::size_t native_bytes = 16;
+#endif
+
 /// Lanes values side by side, a power of two of them.
 template <class Real, int Lanes>
 struct vec {
+  static constexpr std::size_t bytes = static_cast<std::size_t>(Lanes) * sizeof(Real);
 #if KVANT_GNU_VECTORS
-  typedef Real type __attribute__((vector_size(static_cast<std::size_t>(Lanes) * sizeof(Real))));
-  type v;
-  void load(Real const* from) { std::memcpy(&v, from, sizeof v); }
-  void store(Real* to) const { std::memcpy(to, &v, sizeof v); }
-  void set_sum(vec const& a, vec const& b) { v = a.v + b.v; }
-  void set_difference(vec const& a, vec const& b) { v = a.v - b.v; }
-  void scale(Real factor) { v = v * factor; }
+  static constexpr std::size_t piece_bytes = bytes < native_bytes ? bytes : native_bytes;
+  typedef Real piece __attribute__((vector_size(piece_bytes)));
+  static constexpr std::size_t pieces = bytes / piece_bytes;
 #else
-  Real v[static_cast<std::size_t>(Lanes)];
+  using piece = Real;
+  static constexpr std::size_t pieces = static_cast<std::size_t>(Lanes);
+#endif
+  piece v[pieces];
+
   void load(Real const* from) { std::memcpy(v, from, sizeof v); }
   void store(Real* to) const { std::memcpy(to, v, sizeof v); }
   void set_sum(vec const& a, vec const& b) {
-    for (int i = 0; i < Lanes; ++i) v[i] = a.v[i] + b.v[i];
+    for (std::size_t i = 0; i < pieces; ++i) v[i] = a.v[i] + b.v[i];
   }
   void set_difference(vec const& a, vec const& b) {
-    for (int i = 0; i < Lanes; ++i) v[i] = a.v[i] - b.v[i];
+    for (std::size_t i = 0; i < pieces; ++i) v[i] = a.v[i] - b.v[i];
   }
   void scale(Real factor) {
-    for (int i = 0; i < Lanes; ++i) v[i] = v[i] * factor;
+    for (std::size_t i = 0; i < pieces; ++i) v[i] = v[i] * factor;
   }
-#endif
+  void scale(vec const& factor) {
+    for (std::size_t i = 0; i < pieces; ++i) v[i] = v[i] * factor.v[i];
+  }
+  void fill(Real x) {
+    for (std::size_t i = 0; i < pieces; ++i) v[i] = piece{} + x;
+  }
+  // Fused or not, as the compiler has it.
+  void add_product(Real factor, vec const& x) {
+    for (std::size_t i = 0; i < pieces; ++i) v[i] = v[i] + factor * x.v[i];
+  }
+  void scale_add(vec const& factor, vec const& x) {
+    for (std::size_t i = 0; i < pieces; ++i) v[i] = v[i] * factor.v[i] + x.v[i];
+  }
 };
 template <class Real>
 struct vec<Real, 1> {
