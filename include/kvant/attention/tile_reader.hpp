@@ -125,16 +125,17 @@ class tile_reader {
   }
   /// scale_, zero_ <- n parameters, from the i-th of scalar_bytes_ on.
   void keep(int i, int n) {
-    using levels = linear_levels<codec>;
+    using linear = linear_levels<codec>;
     std::byte const* const tile = unit_ + std::int64_t{tile_} * layout_.tile_bytes();
     std::int32_t const* byte = scalar_bytes_.data() + std::int64_t{i} * codec::scalars;
     for (int j = 0; j < n; ++j, byte += codec::scalars) {
       typename codec::params p;
       for (int s = 0; s < codec::scalars; ++s) std::memcpy(&p.scalar[s], tile + byte[s], 2);
-      scale_[index(j)] = levels::scale(p);
-      if constexpr (levels::has_zero) zero_[index(j)] = levels::zero(p);
+      scale_[index(j)] = linear::scale(p);
+      if constexpr (linear::has_zero) zero_[index(j)] = linear::zero(p);
     }
   }
+
   // ---- codes ----
 
   using order = code_order<codec::exact ? 8 : codec::bits, S>;
