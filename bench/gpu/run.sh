@@ -43,6 +43,16 @@ for name in $benches; do
   "build/gpu/bench_$name" "build/gpu/$name.json"
   rows="$rows build/gpu/$name.json"
 done
+if python3 -c 'import torch' 2>/dev/null; then
+  echo "== sdpa.py"
+  if python3 bench/gpu/sdpa.py build/gpu/sdpa.json; then
+    rows="$rows build/gpu/sdpa.json"
+  else
+    failed="$failed sdpa"
+  fi
+else
+  echo "== no PyTorch here: sdpa.py left out"
+fi
 
 query() { nvidia-smi --query-gpu="$1" --format=csv,noheader | head -n 1; }
 {
