@@ -44,13 +44,13 @@ struct work_split {
   std::int32_t share = 1;    // units of a team, where all segments are cut as one list
   std::int32_t whole = 0;    // teams of a segment, where no team has work of two segments; 0: one list
 
-  /// a / b for a >= 0, b > 0 and a quotient below 2^20: on the device by a reciprocal and two corrections, since a step
-  /// waits for the plan.
+  /// a / b for a >= 0, b > 0, b small beside 2^31: on the device by a reciprocal and corrections (one at most where the
+  /// quotient is below 2^20), since a step waits for the plan.
   KVANT_HD static constexpr std::int32_t quotient(std::int32_t a, std::int32_t b) {
 #if defined(__CUDA_ARCH__)
     std::int32_t q = static_cast<std::int32_t>(__fdividef(static_cast<float>(a), static_cast<float>(b)));
-    if (q * b > a) --q;
-    if (a - q * b >= b) ++q;
+    while (q * b > a) --q;
+    while (a - q * b >= b) ++q;
     return q;
 #else
     return a / b;
