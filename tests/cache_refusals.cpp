@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -158,6 +159,65 @@ TEST_CASE("what cannot be done is refused, and nothing changes", "[cache]") {
     // What layer 0 had written of 100 tokens lay where b's window held nothing.
   }
   CHECK(state(cache, {a, b}) == before);
+}
+
+TEST_CASE("a sequence whose window a failed prefill has overwritten can only be released", "[cache]") {
+  auto cache = support::make_small_cache({.max_sequences = 3, .max_tokens = 900, .pool_tokens = 2000});
+  position_rows const rows(cache.geometry(), 900);
+  auto const a = *cache.add(), other = *cache.add();
+  REQUIRE(cache.prefill(a, 400, rows.from(0)).ok());
+  REQUIRE(cache.prefill(other, 150, rows.from(0)).ok());
+  auto const unharmed = state(cache, {other});
+  auto const free = cache.stats().pages_free;
+  auto const all = rows.from(400);
+  auto const throwing = [&](int layer) {
+    if (layer == 1) throw 7;
+    return all(layer);
+  };
+  auto const null_values = [&](int layer) {
+    auto r = all(layer);
+    if (layer == 1) r.values.data = nullptr;
+    return r;
+  };
+  int const room = std::min(cache.group_of(0).room(a.row), cache.group_of(1).room(a.row));
+
+  SECTION("nothing is lost while the ring has room") {
+    auto const before = state(cache, {a, other});
+    CHECK_THROWS_AS(cache.prefill(a, room, throwing), int);
+    CHECK(says(cache.prefill(a, room, null_values), {"null"}));
+    CHECK(state(cache, {a, other}) == before);
+    return;
+  }
+  SECTION("nothing is lost before a layer is written") {
+    auto const before = state(cache, {a, other});
+    CHECK_THROWS_AS(cache.prefill(a, 300, [&](int layer) { return layer == 0 ? throw 7 : all(layer); }), int);
+    CHECK(state(cache, {a, other}) == before);
+    return;
+  }
+  SECTION("rows whose making throws") { CHECK_THROWS_AS(cache.prefill(a, 300, throwing), int); }
+  SECTION("rows that are not there") { CHECK(says(cache.prefill(a, 300, null_values), {"null"})); }
+
+  std::vector<std::string> const words{"sequence " + std::to_string(a.row), "whole", "released"};
+  CHECK(says(cache.commit(a), words));
+  CHECK(says(cache.reserve(a, 1), words));
+  CHECK(says(cache.append({a, 1}, all), words));
+  CHECK(says(cache.prefill(a, 1, all), words));
+  CHECK(says(cache.truncate(a, 10).error(), words));
+  CHECK(says(cache.fork(a).error(), words));
+  CHECK(says(cache.drop(a, 64), words));
+  CHECK(says(cache.view(0, a).error(), words));
+  // A view of all sequences shows the pages, which are whole, and no row of the window.
+  for (int layer : {0, 1}) {
+    auto const view = cache.view(layer);
+    CHECK(view.sequences.length[a.row] == view.sequences.history[a.row]);
+  }
+  CHECK(cache.stats().pages_free == free);
+  REQUIRE(cache.commit().ok());
+  REQUIRE(cache.release(a).ok());
+  CHECK(state(cache, {other}) == unharmed);
+  auto const next = *cache.add();
+  CHECK(next.row == a.row);
+  CHECK(cache.prefill(next, 300, rows.from(0)).ok());
 }
 
 TEST_CASE("a step that was changed in between takes no rows", "[cache]") {

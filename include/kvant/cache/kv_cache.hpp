@@ -91,7 +91,7 @@ class kv_cache {
   /// Ends a sequence: n pages take O(n). What still shares its pages keeps them.
   [[nodiscard]] status release(sequence_id id) {
     return guarded([&]() -> status {
-      auto const row = book_.find(id);
+      auto const row = book_.find_any(id);
       if (!row.ok()) return row.error();
       batch_.close();
       book_.release(*row);
@@ -186,8 +186,9 @@ class kv_cache {
   /// Appends a run of any length and commits it, straight into pages. rows_of(layer) is asked for each layer in turn and
   /// gives a layer_rows<T>; until all are written the sequence shows its old tokens, so that rows_of may attend to what
   /// layer `layer` holds before it returns the rows. It must not change the cache. The state is that of append and commit
-  /// in any chunks. Rows that are null are an error; where it comes from a layer behind the first, a sequence that had
-  /// tokens in its window must be released.
+  /// in any chunks. Where a layer behind the first fails (its rows are null, or rows_of throws) and the rows of those
+  /// before it have already taken the place of tokens in the window, the sequence is lost: it shows its pages alone, and
+  /// every call but release() refuses it. With as much room in the ring as there are new tokens, nothing is lost.
   template <class RowsOf>
   [[nodiscard]] status prefill(sequence_id id, std::int32_t tokens, RowsOf&& rows_of) {
     return guarded([&]() -> status {
@@ -197,6 +198,11 @@ class kv_cache {
       if (status s = book_.can_prefill(row, tokens); !s.ok()) return s;
       if (tokens == 0) return commit_rows(row, row + 1);
       batch_.close();
+      struct published_after {
+        kv_cache& cache;
+        std::int32_t row;
+        ~published_after() { cache.publish(row); }
+      } const published{*this, row};
       prefill_batch batch(book_, row, tokens, tables_);
       for (int layer = 0; layer < Plan::size; ++layer) {
         std::int32_t const group = geometry_.layers[static_cast<std::size_t>(layer)].group;
@@ -204,9 +210,9 @@ class kv_cache {
         view.table = batch.table(group), view.sequences = batch.sequences(group);
         auto const rows = new_rows(layer, rows_of(layer), batch.row_offsets(), tokens);
         if (status s = backend_.prefill(layer, view, rows, group_of(layer).geometry().window_tokens); !s.ok()) return s;
+        batch.layer_written();
       }
       batch.finish();
-      publish(row);
       return {};
     });
   }

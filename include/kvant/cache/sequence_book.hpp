@@ -40,13 +40,14 @@ class sequence_book {
         rows_(geometry.max_sequences, memory),
         generations_(static_cast<std::size_t>(geometry.max_sequences), 0, memory),
         position_base_(static_cast<std::size_t>(geometry.max_sequences), 0, memory),
+        spoiled_(static_cast<std::size_t>(geometry.max_sequences), 0, memory),
         marks_(static_cast<std::size_t>(geometry.max_sequences), 0, memory) {
     groups_.reserve(geometry.groups.size());
     for (group_geometry const& g : geometry.groups) groups_.emplace_back(g, geometry.max_sequences, memory);
   }
   [[nodiscard]] static std::int64_t bytes(cache_geometry const& geometry) {
     std::int64_t const n = geometry.max_sequences;
-    std::int64_t sum = id_pool::bytes(n) + 3 * n * std::int64_t{sizeof(std::int32_t)};
+    std::int64_t sum = id_pool::bytes(n) + 4 * n * std::int64_t{sizeof(std::int32_t)};
     for (group_geometry const& g : geometry.groups) sum += sequence_group::bytes(g, n);
     return sum;
   }
@@ -58,8 +59,17 @@ class sequence_book {
   [[nodiscard]] std::int32_t length(std::int32_t row) const { return groups_.front().length(row); }
   [[nodiscard]] bool is_live(std::int32_t row) const { return groups_.front().record(row) >= 0; }
 
-  /// The row of a sequence that exists.
+  /// The row of a sequence that exists and is whole.
   [[nodiscard]] result<std::int32_t> find(sequence_id id) const {
+    auto const row = find_any(id);
+    if (row.ok() && spoiled_[static_cast<std::size_t>(*row)] != 0)
+      return status::error(detail::sequence_name(*row) +
+                           "expected one that is whole, got one whose window a prefill had overwritten when it failed: "
+                           "it can only be released");
+    return row;
+  }
+  /// The row of a sequence that exists.
+  [[nodiscard]] result<std::int32_t> find_any(sequence_id id) const {
     if (id.row < 0 || id.row >= rows_.count())
       return detail::expected_got("sequence", "a row from 0 to " + std::to_string(rows_.count() - 1), id.row);
     std::uint32_t const now = generations_[static_cast<std::size_t>(id.row)];
@@ -85,7 +95,13 @@ class sequence_book {
     std::int32_t const row = take_row();
     for (sequence_group& g : groups_) g.add(row);
     position_base_[static_cast<std::size_t>(row)] = 0;
+    spoiled_[static_cast<std::size_t>(row)] = 0;
     return id_of(row);
+  }
+  /// The window no longer holds what it should: from now on the sequence shows its pages alone, and find() refuses it.
+  void spoil(std::int32_t row) {
+    for (sequence_group& g : groups_) g.set_length(row, g.history(row));
+    spoiled_[static_cast<std::size_t>(row)] = 1;
   }
   [[nodiscard]] status can_fork(std::int32_t row) const {
     if (status s = can_add(); !s.ok()) return s;
@@ -94,6 +110,7 @@ class sequence_book {
   void fork(std::int32_t row, std::int32_t to) {
     for (sequence_group& g : groups_) g.fork(row, to);
     position_base_[static_cast<std::size_t>(to)] = position_base(row);
+    spoiled_[static_cast<std::size_t>(to)] = 0;
   }
   void release(std::int32_t row) {
     for (sequence_group& g : groups_) g.release(row);
@@ -177,7 +194,8 @@ class sequence_book {
   id_pool rows_;
   std::pmr::vector<std::uint32_t> generations_;
   std::pmr::vector<std::int32_t> position_base_;
-  std::pmr::vector<std::uint32_t> marks_;  // mark_ of the last batch that a row was in
+  std::pmr::vector<std::uint32_t> spoiled_;  // 1: only release() is left
+  std::pmr::vector<std::uint32_t> marks_;    // mark_ of the last batch that a row was in
   std::uint32_t mark_ = 0;
   std::vector<sequence_group> groups_;
 };

@@ -59,7 +59,8 @@ class step_batch {
   std::pmr::vector<std::int32_t> numbers_;  // rows (they are the slots), length, history, first, record, row offsets
 };
 
-/// A prefill of one sequence: holds its new pages until they are written, and returns them if that does not come.
+/// A prefill of one sequence: holds its new pages until they are written, and returns them if that does not come. What
+/// is then lost is a window that the new rows have overwritten.
 class prefill_batch {
  public:
   /// Precondition: book.can_prefill(row, tokens).
@@ -67,6 +68,7 @@ class prefill_batch {
       : book_(book), row_(row), length_(book.length(row) + tokens), offsets_{0, tokens} {
     groups_.reserve(book.groups().size());
     for (sequence_group const& g : book.groups()) {
+      overwrites_ = overwrites_ || (g.length(row) > g.history(row) && tokens > g.room(row));
       auto const pages =
           static_cast<std::size_t>((g.history_at(row, length_) - g.history(row)) / g.geometry().page_tokens);
       groups_.push_back({{length_, g.history(row), g.first(row), row, g.record(row)},
@@ -84,8 +86,10 @@ class prefill_batch {
   }
   prefill_batch(prefill_batch const&) = delete;
   ~prefill_batch() {
-    for (std::size_t i = 0; i < groups_.size() && !finished_; ++i)
+    if (finished_) return;
+    for (std::size_t i = 0; i < groups_.size(); ++i)
       book_.groups()[i].return_prefill_pages(row_, length_, groups_[i].ids.data());
+    if (written_ && overwrites_) book_.spoil(row_);
   }
 
   [[nodiscard]] block_table_view table(std::int32_t group) const {
@@ -99,6 +103,8 @@ class prefill_batch {
   }
   [[nodiscard]] std::int32_t const* row_offsets() const { return offsets_; }
 
+  /// A layer has its new rows.
+  void layer_written() { written_ = true; }
   void finish() {
     for (std::size_t i = 0; i < groups_.size(); ++i)
       book_.groups()[i].finish_prefill(row_, length_, groups_[i].ids.data());
@@ -116,7 +122,7 @@ class prefill_batch {
   std::int32_t row_, length_;
   std::int32_t offsets_[2];
   std::vector<group_pages> groups_;
-  bool finished_ = false;
+  bool overwrites_ = false, written_ = false, finished_ = false;
 };
 
 /// A truncation of one sequence: what it means for each group, and the side records that it needs.
